@@ -1,0 +1,93 @@
+"""Supervised training of a tiny Qwen3 on the flawed demonstrations of a task, in float32 on one thread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kitlib.lessons.make_data.tasks import Message, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+BATCH_SIZE = 64
+LEARNING_RATE = 3e-3
+NUM_WARMUP_STEPS = 50
+FINAL_LR_SHARE = 0.1
+IGNORED = -100  # a label that the loss of transformers skips
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, max_length: int = 512) -> PreTrainedModel:
+    """Qwen3 with 2 layers of width 128 and tied embeddings: 303,872 parameters with 64 symbols, 1.2 MB in float32."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, messages: list[Message]) -> tuple[list[int], list[int]]:
+    """Token ids of a conversation and their labels: only what the assistant says, its <|im_end|> included, is learnt."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for message in messages:
+        # The template is prefix consistent: a conversation is its messages rendered one by one.
+        text = tokenizer.apply_chat_template([message], tokenize=False)
+        new = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += new
+        is_learnt = message["role"] == "assistant"
+        # <|im_start|> role \n | content <|im_end|> | \n
+        labels += [IGNORED] * 3 + (new[3:-1] if is_learnt else [IGNORED] * (len(new) - 4)) + [IGNORED]
+    return ids, labels
+
+
+def batches(task: Task, tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Endless batches of fresh demonstrations: input_ids, attention_mask, labels, each [BATCH_SIZE, longest], right padded."""
+    rng = random.Random(seed)
+    while True:
+        rows = [encode(tokenizer, task.draw_demonstration(rng)) for _ in range(BATCH_SIZE)]
+        longest = max(len(ids) for ids, _ in rows)
+        pad = [longest - len(ids) for ids, _ in rows]
+        yield {
+            "input_ids": torch.tensor([ids + [tokenizer.pad_token_id] * p for (ids, _), p in zip(rows, pad)]),
+            "attention_mask": torch.tensor([[1] * len(ids) + [0] * p for (ids, _), p in zip(rows, pad)]),
+            "labels": torch.tensor([labels + [IGNORED] * p for (_, labels), p in zip(rows, pad)]),
+        }
+
+
+def train(
+    task: Task, tokenizer: PreTrainedTokenizerFast, seed: int = 0, on_step: Callable[[float], None] = lambda loss: None
+) -> PreTrainedModel:
+    """A model trained for task.num_sft_steps: AdamW, linear warm-up, cosine down to a tenth. Calls on_step(loss) each step."""
+    from transformers import get_cosine_with_min_lr_schedule_with_warmup
+
+    torch.manual_seed(seed)
+    model = build_model(tokenizer).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    schedule = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, NUM_WARMUP_STEPS, task.num_sft_steps, min_lr_rate=FINAL_LR_SHARE
+    )
+    for _, batch in zip(range(task.num_sft_steps), batches(task, tokenizer, seed)):
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        on_step(loss.item())
+    return model.eval()
