@@ -1,0 +1,265 @@
+"""Rules that settings must keep, alone and together. Each broken rule gives one sentence with the way out.
+
+verl 0.9.1: utils/config.py (validate_config), workers/config/*.py (__post_init__, validate), and in trainer/ppo/v1
+trainer_base.py (_next_train_batch) and trainer_separate_async.py (__init__), where most of these are assertions spread
+over the start-up. Left out: rules about Megatron, sequence parallelism and GPUs of the rollout pool.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kitlib.config.errors import ConfigError
+
+Values = Mapping[str, Any]  # {dotted name: value}
+Rule = Callable[[Values], Iterator[str]]
+
+ACTOR, ROLLOUT, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
+
+# Names that verl registers; `kitlib.algos` may have fewer, and more once a reader has registered one.
+ADV_ESTIMATORS = (
+    *("gae", "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "gpg", "opo", "remax", "rloo", "rloo_vectorized"),
+    *("reinforce_plus_plus", "reinforce_plus_plus_baseline", "optimal_token_baseline", "tir_optimal_token_baseline"),
+)
+POLICY_LOSSES = (
+    *(
+        "vanilla",
+        "dppo_tv",
+        "dppo_kl",
+        "gspo",
+        "sapo",
+        "gpg",
+        "clip_cov",
+        "kl_cov",
+        "geo_mean",
+        "dro",
+        "cispo",
+        "bypass_mode",
+    ),
+)
+_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
+_AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "algorithm.kl_penalty": (*_KL, *(f"{name}+" for name in _KL)),
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    "algorithm.rollout_correction.rollout_is": (None, "token", "sequence"),
+    "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
+    f"{ACTOR}.strategy": ("fsdp", "fsdp2"),
+    f"{ACTOR}.loss_agg_mode": _AGGREGATIONS,
+    f"{ACTOR}.kl_loss_type": (*_KL, *(f"{name}+" for name in _KL)),
+    f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
+    f"{ROLLOUT}.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
+    "critic.strategy": ("fsdp", "fsdp2"),
+    "critic.loss_agg_mode": _AGGREGATIONS,
+    "critic.optim.lr_scheduler_type": ("constant", "cosine"),
+    "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
+    "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
+    "trainer.resume_mode": ("auto", "disable", "resume_path"),
+    "trainer.device": ("auto", "cpu", "cuda"),
+    "data.truncation": ("error", "left", "right", "middle"),
+    "kitlib.runtime": ("local", "ray"),
+}
+
+# At least 1 (null where null is allowed).
+COUNTS = (
+    *(
+        f"{ACTOR}.{name}"
+        for name in ("ppo_mini_batch_size", "ppo_epochs", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu")
+    ),
+    *(
+        f"{ROLLOUT}.{name}"
+        for name in ("n", "prompt_length", "response_length", "max_num_seqs", "log_prob_micro_batch_size_per_gpu")
+    ),
+    *(f"{ROLLOUT}.{name}" for name in ("log_prob_max_token_len_per_gpu", "val_kwargs.n", "agent.num_workers")),
+    *(f"{ROLLOUT}.multi_turn.{name}" for name in ("max_assistant_turns", "max_user_turns", "max_parallel_calls")),
+    *(f"{CRITIC}.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "ppo_micro_batch_size_per_gpu")),
+    *(
+        f"data.{name}"
+        for name in ("train_batch_size", "gen_batch_size", "val_batch_size", "max_prompt_length", "max_response_length")
+    ),
+    *(f"trainer.{name}" for name in ("total_epochs", "total_training_steps", "nnodes", "n_gpus_per_node")),
+    "trainer.v1.sampler.max_off_policy_threshold",
+    "trainer.v1.separate_async.parameter_sync_step",
+    "algorithm.filter_groups.max_inflight_gen_batches",
+    "reward.num_workers",
+    *(f"transfer_queue.backend.SimpleStorage.{name}" for name in ("total_storage_size", "num_data_storage_units")),
+)
+
+# (name, test, what is expected)
+RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        f"{ROLLOUT}.temperature",
+        lambda x: x > 0,
+        "above 0: every log-prob is divided by it (greedy belongs to val_kwargs)",
+    ),
+    (f"{ROLLOUT}.top_p", lambda x: 0 < x <= 1, "above 0 and at most 1"),
+    (f"{ROLLOUT}.top_k", lambda x: x == -1 or x > 0, "-1 (all tokens) or at least 1"),
+    (f"{ROLLOUT}.val_kwargs.temperature", lambda x: x >= 0, "at least 0"),
+    (f"{ROLLOUT}.val_kwargs.top_p", lambda x: 0 < x <= 1, "above 0 and at most 1"),
+    (f"{ROLLOUT}.val_kwargs.top_k", lambda x: x == -1 or x > 0, "-1 (all tokens) or at least 1"),
+    (f"{ACTOR}.optim.lr", lambda x: x >= 0, "at least 0"),
+    (f"{ACTOR}.optim.clip_grad", lambda x: x > 0, "above 0"),
+    (f"{ACTOR}.clip_ratio_low", lambda x: 0 <= x < 1, "at least 0 and below 1"),
+    (f"{ACTOR}.clip_ratio_high", lambda x: x >= 0, "at least 0"),
+    (f"{ACTOR}.clip_ratio_c", lambda x: x > 1, "above 1"),
+    ("trainer.v1.colocate_async.num_warmup_batches", lambda x: x >= 0, "at least 0"),
+    ("trainer.v1.separate_async.num_warmup_batches", lambda x: x >= 0, "at least 0"),
+    ("data.dataloader_num_workers", lambda x: x >= 0, "at least 0"),
+)
+
+
+def require_consistent(values: Values) -> None:
+    """Raise one ConfigError with a line for every rule that `values` break."""
+    broken = [sentence for rule in RULES for sentence in rule(values)]
+    if broken:
+        raise ConfigError("\n".join(broken))
+
+
+def uses_critic(values: Values) -> bool:
+    """verl: trainer/ppo/utils.py, need_critic."""
+    enabled = values["critic.enable"]
+    return bool(enabled) if enabled is not None else values["algorithm.adv_estimator"] == "gae"
+
+
+def fetches_single_prompts(values: Values) -> str | None:
+    """Why data.gen_batch_size must be 1, if it must: groups are then replaced one by one. verl: trainer_base.py:727."""
+    if values["trainer.v1.trainer_mode"] != "sync":
+        return f"trainer.v1.trainer_mode={values['trainer.v1.trainer_mode']}"
+    for key in ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups"):
+        if values[key]:
+            return f"{key}=true"
+    return None
+
+
+def _choices(values: Values) -> Iterator[str]:
+    for key, allowed in CHOICES.items():
+        if values[key] not in allowed:
+            shown = ", ".join("null" if name is None else str(name) for name in allowed)
+            yield f"{key}={values[key]}: expected one of {shown}{_did_you_mean(values[key], allowed)}"
+
+
+def _registered(values: Values) -> Iterator[str]:
+    for key, names, get in (
+        ("algorithm.adv_estimator", ADV_ESTIMATORS, "get_adv_estimator_fn"),
+        (f"{ACTOR}.policy_loss.loss_mode", POLICY_LOSSES, "get_policy_loss_fn"),
+    ):
+        if values[key] not in names and not _in_registry(get, values[key]):
+            near = _did_you_mean(values[key], names)
+            yield f"{key}={values[key]} is unknown: expected one of {', '.join(names)}{near}"
+
+
+def _in_registry(get: str, name: str) -> bool:
+    """True for a function that a reader has registered; nobody has if kitlib.algos was not imported."""
+    algos = sys.modules.get("kitlib.algos")
+    if algos is None:
+        return False
+    try:
+        return callable(getattr(algos, get)(name))
+    except ValueError:
+        return False
+
+
+def _did_you_mean(value: Any, allowed: tuple[Any, ...]) -> str:
+    near = difflib.get_close_matches(str(value), [str(name) for name in allowed], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _counts(values: Values) -> Iterator[str]:
+    for key in COUNTS:
+        if values[key] is not None and values[key] < 1:
+            yield f"{key}={values[key]}: expected at least 1"
+
+
+def _ranges(values: Values) -> Iterator[str]:
+    for key, holds, expected in RANGES:
+        if not holds(values[key]):
+            yield f"{key}={values[key]}: expected {expected}"
+
+
+def _mini_batches(values: Values) -> Iterator[str]:
+    """A batch that is no multiple of the mini-batch is legal: padding rows fill it up."""
+    train = values["data.train_batch_size"]
+    for room in (ACTOR, CRITIC) if uses_critic(values) else (ACTOR,):
+        mini, dynamic = values[f"{room}.ppo_mini_batch_size"], values[f"{room}.use_dynamic_bsz"]
+        if not dynamic and mini > train:
+            yield (
+                f"{room}.ppo_mini_batch_size={mini} is larger than data.train_batch_size={train} (both count prompts): "
+                f"set {room}.ppo_mini_batch_size={train} or less"
+            )
+
+
+def _micro_batches(values: Values) -> Iterator[str]:
+    needed = [(f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz")]
+    needed += [(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz")]
+    if uses_critic(values):
+        needed += [("critic.ppo_micro_batch_size_per_gpu", "critic.use_dynamic_bsz")]
+    for key, dynamic in needed:
+        if values[key] is None and not values[dynamic]:
+            yield f"{key} is null and {dynamic} is false: set one of them, to cut micro-batches by rows or by tokens"
+
+
+def _ranks(values: Values) -> Iterator[str]:
+    ranks = values["trainer.n_gpus_per_node"] * values["trainer.nnodes"]
+    rows = values["data.train_batch_size"] * values[f"{ROLLOUT}.n"]
+    if ranks > 0 and rows % ranks and not values[f"{ACTOR}.use_dynamic_bsz"]:
+        yield (
+            f"data.train_batch_size * {ROLLOUT}.n = {rows} rows do not divide among "
+            f"trainer.n_gpus_per_node * trainer.nnodes = {ranks} ranks: change one of the four"
+        )
+
+
+def _gen_batches(values: Values) -> Iterator[str]:
+    train, fetch = values["data.train_batch_size"], values["data.gen_batch_size"]
+    if fetch and fetch > 0 and train % fetch:
+        yield (
+            f"data.gen_batch_size={fetch} does not divide data.train_batch_size={train}: a step submits whole fetches, "
+            f"so choose a divisor of {train}, or null"
+        )
+
+
+def _separate_async(values: Values) -> Iterator[str]:
+    if values["trainer.v1.trainer_mode"] != "separate_async":
+        return
+    train, mini = values["data.train_batch_size"], values[f"{ACTOR}.ppo_mini_batch_size"]
+    inner = values["trainer.v1.separate_async.parameter_sync_step"]
+    if train != inner * mini:
+        yield (
+            f"separate_async needs data.train_batch_size = trainer.v1.separate_async.parameter_sync_step * "
+            f"{ACTOR}.ppo_mini_batch_size, but {train} is not {inner} * {mini}"
+        )
+
+
+def _lengths(values: Values) -> Iterator[str]:
+    limit, prompt = values[f"{ROLLOUT}.max_model_len"], values[f"{ROLLOUT}.prompt_length"]
+    if limit is not None and limit <= prompt:
+        yield f"{ROLLOUT}.max_model_len={limit} leaves no room for a response after {ROLLOUT}.prompt_length={prompt}"
+
+
+def _sampled_validation(values: Values) -> Iterator[str]:
+    if values[f"{ROLLOUT}.val_kwargs.do_sample"] and values[f"{ROLLOUT}.val_kwargs.temperature"] == 0:
+        yield f"{ROLLOUT}.val_kwargs: do_sample=true with temperature=0 is greedy: raise temperature, or do_sample=false"
+
+
+def _resume(values: Values) -> Iterator[str]:
+    if values["trainer.resume_mode"] == "resume_path" and not values["trainer.resume_from_path"]:
+        yield "trainer.resume_mode=resume_path needs trainer.resume_from_path, a folder .../global_step_<N>"
+
+
+RULES: tuple[Rule, ...] = (
+    _choices,
+    _registered,
+    _counts,
+    _ranges,
+    _mini_batches,
+    _micro_batches,
+    _ranks,
+    _gen_batches,
+    _separate_async,
+    _lengths,
+    _sampled_validation,
+    _resume,
+)

@@ -1,0 +1,59 @@
+"""Settings that exist, because the contract and the views reason with them, but that this version does not act on.
+
+A run that silently ignored one of them would lie; `TaskRunner` refuses it instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kitlib.config.config import Config
+from kitlib.config.errors import ConfigError
+
+# {setting: values that a run acts on}; every other value is refused.
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "trainer.use_v1": (True,),
+    "trainer.v1.trainer_mode": ("sync",),
+    "trainer.v1.sampler.sync_refill_failed_groups": (False,),
+    "trainer.v1.sampler.custom_sampler.path": (None,),
+    "trainer.checkpoint_callback_class": (None,),
+    "algorithm.use_kl_in_reward": (False,),
+    "algorithm.filter_groups.enable": (False,),
+    "algorithm.rollout_correction.bypass_mode": (False,),
+    "algorithm.rollout_correction.rollout_is": (None,),
+    "algorithm.rollout_correction.rollout_rs": (None,),
+    "algorithm.use_pf_ppo": (False,),
+    "actor_rollout_ref.actor.use_kl_loss": (False,),
+    "actor_rollout_ref.actor.strategy": ("fsdp2",),
+    "actor_rollout_ref.actor.checkpoint.async_save": (False,),
+    "actor_rollout_ref.model.use_fused_kernels": (False,),
+    "actor_rollout_ref.model.lora_rank": (0,),
+    "actor_rollout_ref.model.lora_adapter_path": (None,),
+    "actor_rollout_ref.rollout.name": ("transformers",),
+    "critic.enable": (None, False),
+    "reward.reward_model.enable": (False,),
+    "data.custom_cls.path": (None,),
+    "transfer_queue.backend.storage_backend": ("SimpleStorage",),
+    "distillation.enabled": (False,),
+    "global_profiler.steps": (None,),
+    "kitlib.runtime": ("local",),
+}
+
+
+def require_supported(config: Config) -> None:
+    """Raise one ConfigError with a line for every setting whose value this version would ignore.
+
+    An estimator or loss that nobody has registered raises AlgoError.
+    """
+    # Here, so that reading settings does not need torch.
+    from kitlib.algos import get_adv_estimator_fn, get_policy_loss_fn
+
+    get_adv_estimator_fn(config.algorithm.adv_estimator)
+    get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+    refused = []
+    for key, supported in SUPPORTED.items():
+        if config.select(key) not in supported:
+            shown = " or ".join("null" if value is None else str(value).lower() for value in supported)
+            refused.append(f"{key}={config.select(key)} is not supported by this version: set {key}={shown}")
+    if refused:
+        raise ConfigError("\n".join(refused))
