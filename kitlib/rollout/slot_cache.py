@@ -1,0 +1,118 @@
+"""A key-value cache whose rows belong to requests of different lengths.
+
+verl 0.9.1 has none of its own: vLLM keeps a paged cache. Here each request owns one row of a [num_rows, length, heads, head_dim]
+tensor per layer, and the rows being decoded are the first ones, so that attention reads a plain slice and nothing is gathered.
+The class is a transformers Cache: any model that calls `cache.update` in its attention writes to the positions that
+`begin` announced, and gets the keys and values of its rows back, cut to the longest of them. Which of them a row may attend to is the
+business of the attention mask.
+Left out: sliding windows, linear attention, paging, sharing of a prefix between rows (a shared prompt is copied).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _Place:
+    """Where the tokens of the forward in progress go. One object, shared by all layers."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0  # rows allocated
+        self.capacity = 0  # positions allocated in each row
+        self.rows = slice(0, 0)  # rows of this forward
+        self.kv_length = 0  # positions handed to attention
+        self.write_index = torch.empty(0, dtype=torch.int64)  # [rows of this forward * query_length] into row * capacity + position
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer, [num_rows, capacity, num_kv_heads, head_dim], allocated on first use."""
+
+    def __init__(self, place: _Place) -> None:
+        super().__init__()
+        self.place = place
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write [rows, heads, query_length, head_dim] and return [rows, heads, kv_length, head_dim] views."""
+        self._fit(key_states, value_states)
+        return self._write(self.keys, key_states), self._write(self.values, value_states)
+
+    def _fit(self, like_keys: Tensor, like_values: Tensor) -> None:
+        if self.keys is None or self.keys.shape[:2] != (self.place.num_rows, self.place.capacity):
+            self.keys, self.values = self._grown(self.keys, like_keys), self._grown(self.values, like_values)
+            self.is_initialized = True
+
+    def _write(self, store: Tensor, states: Tensor) -> Tensor:
+        place = self.place
+        flat = store.view(-1, store.shape[2] * store.shape[3])
+        flat.index_copy_(0, place.write_index, states.transpose(1, 2).reshape(-1, flat.shape[1]))
+        return store[place.rows, : place.kv_length].transpose(1, 2)
+
+    def _grown(self, store: Tensor | None, states: Tensor) -> Tensor:
+        # zeros, not empty: masked positions are multiplied by 0, and 0 * NaN would reach the output
+        num_heads, head_dim = (states.shape[1], states.shape[3]) if store is None else store.shape[2:]
+        grown = states.new_zeros(self.place.num_rows, self.place.capacity, num_heads, head_dim)
+        if store is not None:
+            num_rows, capacity = store.shape[:2]
+            grown[:num_rows, :capacity] = store
+        return grown
+
+    def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
+        if self.keys is not None:
+            self._fit(self.keys, self.values)
+            for store in (self.keys, self.values):
+                store[target, :length] = store[source, :length]
+
+    # What the Cache interface asks for beyond update. Masks and positions are always given to the model explicitly.
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def get_seq_length(self, *args: Any) -> int:
+        return self.place.kv_length
+
+    def get_mask_sizes(self, *args: Any) -> tuple[int, int]:
+        return self.place.kv_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # the name before transformers 5.20 or so
+
+
+class SlotCache(Cache):
+    """The cache of one server. `begin`, then the model's forward; `move_rows` between forwards."""
+
+    def __init__(self, max_num_rows: int, max_length: int) -> None:
+        self.place = _Place()
+        self.max_num_rows, self.max_length = max_num_rows, max_length
+        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.place))  # type: ignore[arg-type]
+
+    def reserve(self, num_rows: int, length: int) -> None:
+        """Make room for `num_rows` rows of `length` positions; grows by doubling up to the limits, keeps what is stored."""
+        place = self.place
+        if num_rows > place.num_rows:
+            place.num_rows = max(num_rows, min(2 * place.num_rows, self.max_num_rows))
+        if length > place.capacity:
+            place.capacity = max(length, min(max(2 * place.capacity, 32), self.max_length))
+
+    def begin(self, rows: slice, positions: Tensor, kv_length: int) -> None:
+        """Announce a forward: row i of the batch is row `rows.start + i`, its tokens go to `positions` [num_rows, query_length].
+
+        All positions of a row must differ. `kv_length` is the number of positions attention will see.
+        """
+        place = self.place
+        place.rows, place.kv_length = rows, kv_length
+        row_starts = torch.arange(rows.start, rows.stop, device=positions.device) * place.capacity
+        place.write_index = (positions + row_starts.unsqueeze(1)).reshape(-1)
+
+    def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
+        """Row target[i] becomes row source[i], up to position `length`; sources are read before targets are written."""
+        for layer in self.layers:
+            layer.copy_rows(source, target, length)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.layers.clear()
+        self.place.num_rows = self.place.capacity = 0
