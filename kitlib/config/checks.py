@@ -17,7 +17,7 @@ from kitlib.config.errors import ConfigError
 Values = Mapping[str, Any]  # {dotted name: value}
 Rule = Callable[[Values], Iterator[str]]
 
-ACTOR, ROLLOUT, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 # Names that verl registers; `kitlib.algos` may have fewer, and more once a reader has registered one.
 ADV_ESTIMATORS = (
@@ -66,27 +66,37 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 # At least 1 (null where null is allowed).
 COUNTS = (
-    *(
-        f"{ACTOR}.{name}"
-        for name in ("ppo_mini_batch_size", "ppo_epochs", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu")
-    ),
-    *(
-        f"{ROLLOUT}.{name}"
-        for name in ("n", "prompt_length", "response_length", "max_num_seqs", "log_prob_micro_batch_size_per_gpu")
-    ),
-    *(f"{ROLLOUT}.{name}" for name in ("log_prob_max_token_len_per_gpu", "val_kwargs.n", "agent.num_workers")),
-    *(f"{ROLLOUT}.multi_turn.{name}" for name in ("max_assistant_turns", "max_user_turns", "max_parallel_calls")),
-    *(f"{CRITIC}.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "ppo_micro_batch_size_per_gpu")),
-    *(
-        f"data.{name}"
-        for name in ("train_batch_size", "gen_batch_size", "val_batch_size", "max_prompt_length", "max_response_length")
-    ),
-    *(f"trainer.{name}" for name in ("total_epochs", "total_training_steps", "nnodes", "n_gpus_per_node")),
+    f"{ACTOR}.ppo_mini_batch_size",
+    f"{ACTOR}.ppo_epochs",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{ACTOR}.ppo_max_token_len_per_gpu",
+    f"{ROLLOUT}.n",
+    f"{ROLLOUT}.max_num_seqs",
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+    f"{ROLLOUT}.val_kwargs.n",
+    f"{ROLLOUT}.agent.num_workers",
+    f"{ROLLOUT}.multi_turn.max_assistant_turns",
+    f"{ROLLOUT}.multi_turn.max_user_turns",
+    f"{ROLLOUT}.multi_turn.max_parallel_calls",
+    "critic.ppo_mini_batch_size",
+    "critic.ppo_epochs",
+    "critic.ppo_micro_batch_size_per_gpu",
+    "data.train_batch_size",
+    "data.gen_batch_size",
+    "data.val_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
     "trainer.v1.sampler.max_off_policy_threshold",
     "trainer.v1.separate_async.parameter_sync_step",
     "algorithm.filter_groups.max_inflight_gen_batches",
     "reward.num_workers",
-    *(f"transfer_queue.backend.SimpleStorage.{name}" for name in ("total_storage_size", "num_data_storage_units")),
+    "transfer_queue.backend.SimpleStorage.total_storage_size",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units",
 )
 
 # (name, test, what is expected)
@@ -183,7 +193,7 @@ def _ranges(values: Values) -> Iterator[str]:
 def _mini_batches(values: Values) -> Iterator[str]:
     """A batch that is no multiple of the mini-batch is legal: padding rows fill it up."""
     train = values["data.train_batch_size"]
-    for room in (ACTOR, CRITIC) if uses_critic(values) else (ACTOR,):
+    for room in (ACTOR, "critic") if uses_critic(values) else (ACTOR,):
         mini, dynamic = values[f"{room}.ppo_mini_batch_size"], values[f"{room}.use_dynamic_bsz"]
         if not dynamic and mini > train:
             yield (
@@ -234,6 +244,10 @@ def _separate_async(values: Values) -> Iterator[str]:
 
 
 def _lengths(values: Values) -> Iterator[str]:
+    for key, source in (("prompt_length", "data.max_prompt_length"), ("response_length", "data.max_response_length")):
+        length = values[f"{ROLLOUT}.{key}"]
+        if length < 1 and length != values[source]:  # where it follows the source, the source is told
+            yield f"{ROLLOUT}.{key}={length}: expected at least 1"
     limit, prompt = values[f"{ROLLOUT}.max_model_len"], values[f"{ROLLOUT}.prompt_length"]
     if limit is not None and limit <= prompt:
         yield f"{ROLLOUT}.max_model_len={limit} leaves no room for a response after {ROLLOUT}.prompt_length={prompt}"

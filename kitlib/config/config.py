@@ -1,6 +1,6 @@
 """The resolved settings of one run: read-only, typed, each with where it came from.
 
-verl 0.9.1 hands an OmegaConf DictConfig around; the attribute paths (`config.actor_rollout_ref.rollout.n`) are the same.
+verl 0.9.1 hands an OmegaConf DictConfig around; attribute paths (`config.actor_rollout_ref.rollout.n`) are the same.
 """
 
 from __future__ import annotations

@@ -55,13 +55,14 @@ def _apply(tree: DictConfig, origins: dict[str, Origin], values: Mapping[str, An
 
 def _fill_in(tree: DictConfig, origins: dict[str, Origin]) -> None:
     """Replace nulls (and `auto`) that stand for something found on this machine, before others follow them."""
-    if tree.kitlib.run_dir is None:
+    raw: Any = OmegaConf.to_container(tree, resolve=False)
+    if raw["kitlib"]["run_dir"] is None:
         tree.kitlib.run_dir = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
         origins["kitlib.run_dir"] = Origin("derived", "date and time")
-    if tree.kitlib.data_dir is None:
+    if raw["kitlib"]["data_dir"] is None:
         tree.kitlib.data_dir = str(data_path("."))
         origins["kitlib.data_dir"] = Origin("derived", "shipped with the package")
-    if tree.trainer.device == "auto":
+    if raw["trainer"]["device"] == "auto":
         import torch
 
         tree.trainer.device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,7 +1,7 @@
 """Where settings come from besides the defaults: a YAML file, `key=value` words, a mapping. All become {name: value}.
 
-verl 0.9.1: Hydra's command line (main_ppo.py). The same words work: `data.train_batch_size=32`, values in YAML, `${...}`
-follows another key, `+key=value` where a group is open. Left out: `~key`, config groups, multirun.
+verl 0.9.1: Hydra's command line (main_ppo.py). The same words work: `data.train_batch_size=32`, values in YAML,
+`${...}` follows another key, `+key=value` where a group is open. Left out: `~key`, config groups, multirun.
 """
 
 from __future__ import annotations
