@@ -185,7 +185,9 @@ class DecodingEngine:
         written = torch.from_numpy(positions).to(device)
         self._cache.begin(rows, written, kv_length)
         visible = torch.arange(kv_length, device=device) <= written.unsqueeze(-1)  # [num_rows, width, kv_length]
-        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=device).masked_fill_(~visible, self._mask_value)
+        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=device).masked_fill_(
+            ~visible, self._mask_value
+        )
         logits = self.model(
             input_ids=torch.from_numpy(token_ids).to(device),
             position_ids=torch.from_numpy(position_ids).to(device),
@@ -222,7 +224,9 @@ class DecodingEngine:
     def _finish(self, rows: np.ndarray, reasons: np.ndarray | StopReason) -> list[Finished]:
         table = self._table
         reasons = np.broadcast_to(reasons, rows.shape)
-        finished = [(table.requests[row], self._output(row, str(reason))) for row, reason in zip(rows, reasons, strict=True)]
+        finished = [
+            (table.requests[row], self._output(row, str(reason))) for row, reason in zip(rows, reasons, strict=True)
+        ]
         self._move(table.release(rows))
         return finished  # type: ignore[return-value]
 
@@ -235,12 +239,12 @@ class DecodingEngine:
             token_ids=table.tokens[row, output].tolist(),
             log_probs=table.log_probs[row, output].tolist() if table.requests[row].params.logprobs else None,  # type: ignore[union-attr]
             stop_reason=reason,
-            extra_fields=dict(
-                global_steps=int(table.last_version[row]),
-                min_global_steps=int(table.first_version[row]),
-                max_global_steps=int(table.last_version[row]),
-                num_cached_tokens=int(table.num_cached[row]),
-            ),
+            extra_fields={
+                "global_steps": int(table.last_version[row]),
+                "min_global_steps": int(table.first_version[row]),
+                "max_global_steps": int(table.last_version[row]),
+                "num_cached_tokens": int(table.num_cached[row]),
+            },
         )
 
     def _empty_output(self) -> TokenOutput:
@@ -294,7 +298,9 @@ def check_model(model: PreTrainedModel, max_model_len: int) -> None:
     config, name = model.config.get_text_config(), type(model).__name__
     parameters = inspect.signature(model.forward).parameters
     if "position_ids" not in parameters or not {"cache", "past_key_values"} & parameters.keys():
-        raise RolloutError(f"{name} takes no position_ids or no cache: the transformers server needs both, use a vLLM server")
+        raise RolloutError(
+            f"{name} takes no position_ids or no cache: the transformers server needs both, use a vLLM server"
+        )
     if config._attn_implementation not in ("sdpa", "eager"):
         raise RolloutError(
             f"{name} uses attention {config._attn_implementation!r}, which ignores a 4-D mask: "
@@ -307,7 +313,9 @@ def check_model(model: PreTrainedModel, max_model_len: int) -> None:
         )
     layer_types = set(getattr(config, "layer_types", None) or ())
     if layer_types - {"full_attention", "sliding_attention"}:
-        raise RolloutError(f"{name} has layers of type {sorted(layer_types)}: the transformers server knows attention layers only")
+        raise RolloutError(
+            f"{name} has layers of type {sorted(layer_types)}: the transformers server knows attention layers only"
+        )
     window = getattr(config, "sliding_window", None)
     if window and window < max_model_len and layer_types != {"full_attention"}:
         raise RolloutError(

@@ -11,7 +11,7 @@ position alone. So what a request gets depends neither on its neighbours in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,7 +82,7 @@ class SamplingControls:
 
     @classmethod
     def of(cls, params: list[SamplingParams], vocab_size: int, device: torch.device) -> SamplingControls:
-        def column(values: list[float], dtype: torch.dtype) -> Tensor:
+        def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
 
         temperatures = [float(p.temperature) or 1.0 for p in params]

@@ -25,25 +25,39 @@ class _Place:
         self.capacity = 0  # positions allocated in each row
         self.rows = slice(0, 0)  # rows of this forward
         self.kv_length = 0  # positions handed to attention
-        self.write_index = torch.empty(0, dtype=torch.int64)  # [rows of this forward * query_length] into row * capacity + position
+        self.write_index = torch.empty(
+            0, dtype=torch.int64
+        )  # [rows of this forward * query_length] into row * capacity + position
 
 
 class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer, [num_rows, capacity, num_kv_heads, head_dim], allocated on first use."""
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, place: _Place) -> None:
         super().__init__()
         self.place = place
+        self.keys = self.values = torch.empty(0, 0, 0, 0)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [rows, heads, query_length, head_dim] and return [rows, heads, kv_length, head_dim] views."""
-        self._fit(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self._grow()
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
-    def _fit(self, like_keys: Tensor, like_values: Tensor) -> None:
-        if self.keys is None or self.keys.shape[:2] != (self.place.num_rows, self.place.capacity):
-            self.keys, self.values = self._grown(self.keys, like_keys), self._grown(self.values, like_values)
-            self.is_initialized = True
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = key_states.new_empty(0, 0, key_states.shape[1], key_states.shape[3])
+        self.values = value_states.new_empty(0, 0, value_states.shape[1], value_states.shape[3])
+        self.is_initialized = True
+
+    def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
+        """See SlotCache.copy_rows."""
+        self._grow()
+        for store in (self.keys, self.values):
+            store[target, :length] = store[source, :length]
 
     def _write(self, store: Tensor, states: Tensor) -> Tensor:
         place = self.place
@@ -51,24 +65,17 @@ class SlotLayer(CacheLayerMixin):
         flat.index_copy_(0, place.write_index, states.transpose(1, 2).reshape(-1, flat.shape[1]))
         return store[place.rows, : place.kv_length].transpose(1, 2)
 
-    def _grown(self, store: Tensor | None, states: Tensor) -> Tensor:
+    def _grow(self) -> None:
+        if self.keys.shape[:2] != (self.place.num_rows, self.place.capacity):
+            self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+
+    def _grown(self, store: Tensor) -> Tensor:
         # zeros, not empty: masked positions are multiplied by 0, and 0 * NaN would reach the output
-        num_heads, head_dim = (states.shape[1], states.shape[3]) if store is None else store.shape[2:]
-        grown = states.new_zeros(self.place.num_rows, self.place.capacity, num_heads, head_dim)
-        if store is not None:
-            num_rows, capacity = store.shape[:2]
-            grown[:num_rows, :capacity] = store
+        grown = store.new_zeros(self.place.num_rows, self.place.capacity, *store.shape[2:])
+        grown[: store.shape[0], : store.shape[1]] = store
         return grown
 
-    def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
-        if self.keys is not None:
-            self._fit(self.keys, self.values)
-            for store in (self.keys, self.values):
-                store[target, :length] = store[source, :length]
-
     # What the Cache interface asks for beyond update. Masks and positions are always given to the model explicitly.
-    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None: ...
-
     def get_seq_length(self, *args: Any) -> int:
         return self.place.kv_length
 
@@ -83,6 +90,8 @@ class SlotLayer(CacheLayerMixin):
 
 class SlotCache(Cache):
     """The cache of one server. `begin`, then the model's forward; `move_rows` between forwards."""
+
+    layers: list[SlotLayer]  # type: ignore[assignment]
 
     def __init__(self, max_num_rows: int, max_length: int) -> None:
         self.place = _Place()

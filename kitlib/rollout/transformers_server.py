@@ -216,7 +216,7 @@ class TransformersServer:
             with torch.inference_mode():
                 while self._take_mail():
                     _answer_finished(self._engine.step() if self._may_decode else [])
-        except BaseException as caught:  # whatever it is, the callers must hear of it
+        except BaseException as caught:  # noqa: BLE001 - whatever it is, the callers must hear of it
             error = caught
         self._end(error)
 
@@ -241,7 +241,7 @@ class TransformersServer:
         for verb, future in verbs:
             try:
                 future.set_result(verb())
-            except Exception as error:  # belongs to the caller of the verb; the engine is as it was
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller of the verb
                 future.set_exception(error)
         if cancelled:
             self._engine.remove(cancelled)
