@@ -1,0 +1,104 @@
+"""One run from a config to a folder of results."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kitlib.config import Config
+from kitlib.errors import KitError
+from kitlib.run.curve import draw_curve, read_metrics
+from kitlib.run.first_step import FirstStepPresence
+from kitlib.trainer.progress import accuracy
+from kitlib.trainer.task_runner import TaskRunner
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run left its results, and its last validation."""
+
+    run_dir: Path
+    metrics: dict[str, float]
+    seconds: float
+
+
+def new_run_dir(config: Config) -> Path:
+    """`kitlib.run_dir`, or a fresh runs/<date>-<time>. A folder that already holds a run is refused: nothing is overwritten."""
+    if config.kitlib.run_dir is None:
+        return _fresh(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
+    folder = Path(config.kitlib.run_dir)
+    if (folder / "metrics.jsonl").exists():
+        raise KitError(f"kitlib.run_dir={folder} already holds a run (metrics.jsonl); name another folder or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _fresh(path: Path) -> Path:
+    """The path, or path-1, path-2, ...: two runs may start in one second."""
+    candidate, number = path, 0
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            number += 1
+            candidate = path.with_name(f"{path.name}-{number}")
+
+
+def train(config: Config, console: Console) -> RunResult:
+    """Run the config to its end and report to `console`.
+
+    Writes config.yaml, metrics.jsonl, rollouts.jsonl, learning_curve.png and model/ into the run folder.
+    """
+    run_dir = new_run_dir(config)
+    console.print(f"run folder {run_dir}", highlight=False)
+    observers = [FirstStepPresence(console)] if not config.trainer.val_only else []
+    began = time.perf_counter()
+    metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
+    result = RunResult(run_dir, metrics, time.perf_counter() - began)
+    _report(result, console)
+    return result
+
+
+def _report(result: RunResult, console: Console) -> None:
+    path = result.run_dir / "metrics.jsonl"
+    rows = read_metrics(path) if path.exists() else []
+    console.print(_table(rows, result.seconds))
+    if rows:
+        _draw(rows, result.run_dir, console)
+    for name, meaning in (
+        ("config.yaml", "resolved config"),
+        ("metrics.jsonl", "one object a step"),
+        ("rollouts.jsonl", "every trajectory"),
+        ("learning_curve.png", "learning curve"),
+        ("model", "trained model, Hugging Face format"),
+    ):
+        if (result.run_dir / name).exists():
+            console.print(f"  {result.run_dir / name}  {meaning}", highlight=False, soft_wrap=True)
+
+
+def _draw(rows: list[dict[str, Any]], run_dir: Path, console: Console) -> None:
+    try:
+        draw_curve(rows, run_dir / "learning_curve.png")
+    except ModuleNotFoundError:
+        console.print("no learning curve: matplotlib is not installed (pip install 'kitlib[notebooks]')")
+
+
+def _table(rows: list[dict[str, Any]], seconds: float) -> Table:
+    """First and last validation, first and last training reward, time."""
+    table = Table("", "first", "last", title="result")
+    for name, values in (
+        ("validation accuracy", [value for row in rows if (value := accuracy(row)) is not None]),
+        ("training reward", [row["critic/score/mean"] for row in rows if "critic/score/mean" in row]),
+        ("response length", [row["response_length/mean"] for row in rows if "response_length/mean" in row]),
+        ("seconds a step", [row["timing_s/step"] for row in rows if "timing_s/step" in row]),
+    ):
+        if values:
+            table.add_row(name, f"{values[0]:.3f}", f"{values[-1]:.3f}")
+    table.add_row("seconds in all", "", f"{seconds:.1f}")
+    return table
