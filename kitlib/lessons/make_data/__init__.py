@@ -6,6 +6,6 @@
     evaluate.py    accuracy by real multi-turn generation, with the calculator answering
     __main__.py    the command: writes to a temporary folder, then moves each finished piece into place
 
-The data comes out bit for bit; the checkpoints come out with the same accuracies (the arithmetic of a matrix product may
-differ in the last bit between machines, and two thousand steps amplify that).
+The data comes out bit for bit. The checkpoints come out with the same accuracies: the last bit of a matrix product may
+differ between machines, and two thousand steps amplify that.
 """

@@ -60,13 +60,13 @@ def make_model(task: Task, folder: Path, progress: Progress) -> tuple[Accuracy, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m kitlib.lessons.make_data", description="Make the shipped data again.")
+    parser = argparse.ArgumentParser("python -m kitlib.lessons.make_data", description="Make the shipped data again.")
     parser.add_argument("--task", choices=sorted(TASKS), action="append", help="only this task (may be repeated)")
     parser.add_argument("--output", type=Path, default=Path("data"), help="folder to write to (default: ./data)")
     parser.add_argument("--no-models", action="store_true", help="only the parquet files, which takes seconds")
     options = parser.parse_args(arguments)
 
-    torch.set_num_threads(1)  # at this size more threads are slower, and one thread adds up in the same order every time
+    torch.set_num_threads(1)  # more are slower at this size, and one adds up in the same order every time
     table = Table("task", "train rows", "val rows", "greedy", "sampled", "turns (sampled)")
     with Progress() as progress:
         for task in (TASKS[name] for name in options.task or TASKS):

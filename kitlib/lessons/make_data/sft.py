@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, max_length: int = 512) -> Pr
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, messages: list[Message]) -> tuple[list[int], list[int]]:
-    """Token ids of a conversation and their labels: only what the assistant says, its <|im_end|> included, is learnt."""
+    """Token ids of a conversation and their labels: only what the assistant says, its <|im_end|> included, counts."""
     ids: list[int] = []
     labels: list[int] = []
     for message in messages:
@@ -58,23 +59,26 @@ def encode(tokenizer: PreTrainedTokenizerFast, messages: list[Message]) -> tuple
 
 
 def batches(task: Task, tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless batches of fresh demonstrations: input_ids, attention_mask, labels, each [BATCH_SIZE, longest], right padded."""
+    """Endless fresh demonstrations: input_ids, attention_mask, labels, each [BATCH_SIZE, longest], right padded."""
     rng = random.Random(seed)
     while True:
         rows = [encode(tokenizer, task.draw_demonstration(rng)) for _ in range(BATCH_SIZE)]
         longest = max(len(ids) for ids, _ in rows)
-        pad = [longest - len(ids) for ids, _ in rows]
         yield {
-            "input_ids": torch.tensor([ids + [tokenizer.pad_token_id] * p for (ids, _), p in zip(rows, pad)]),
-            "attention_mask": torch.tensor([[1] * len(ids) + [0] * p for (ids, _), p in zip(rows, pad)]),
-            "labels": torch.tensor([labels + [IGNORED] * p for (_, labels), p in zip(rows, pad)]),
+            "input_ids": _padded([ids for ids, _ in rows], longest, tokenizer.pad_token_id),
+            "attention_mask": _padded([[1] * len(ids) for ids, _ in rows], longest, 0),
+            "labels": _padded([labels for _, labels in rows], longest, IGNORED),
         }
+
+
+def _padded(rows: list[list[int]], length: int, padding: int) -> torch.Tensor:
+    return torch.tensor([row + [padding] * (length - len(row)) for row in rows])
 
 
 def train(
     task: Task, tokenizer: PreTrainedTokenizerFast, seed: int = 0, on_step: Callable[[float], None] = lambda loss: None
 ) -> PreTrainedModel:
-    """A model trained for task.num_sft_steps: AdamW, linear warm-up, cosine down to a tenth. Calls on_step(loss) each step."""
+    """A model after task.num_sft_steps of AdamW: linear warm-up, cosine to a tenth. Calls on_step(loss) each step."""
     from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
     torch.manual_seed(seed)
@@ -83,7 +87,7 @@ def train(
     schedule = get_cosine_with_min_lr_schedule_with_warmup(
         optimizer, NUM_WARMUP_STEPS, task.num_sft_steps, min_lr_rate=FINAL_LR_SHARE
     )
-    for _, batch in zip(range(task.num_sft_steps), batches(task, tokenizer, seed)):
+    for batch in islice(batches(task, tokenizer, seed), task.num_sft_steps):
         loss = model(**batch).loss
         loss.backward()
         optimizer.step()

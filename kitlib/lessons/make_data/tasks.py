@@ -4,8 +4,8 @@
     sum_tool    "15+39+25=?"     one call an addition, 1 to 7 assistant turns. Most demonstrations guess at once.
     add         "12+34=?"        the answer, in one turn. Most demonstrations have one digit wrong.
 
-The flaws are built in on purpose: what supervised training teaches badly is what reinforcement learning has left to mend.
-A problem is held out if the crc32 of its question is divisible by ten: then it is never demonstrated and never trained on.
+The flaws are built in on purpose: what supervised training teaches badly is left for reinforcement learning to mend.
+A problem is held out if the crc32 of its question is divisible by ten: it is then never demonstrated nor trained on.
 """
 
 from __future__ import annotations

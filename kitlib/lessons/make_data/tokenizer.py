@@ -1,11 +1,11 @@
 """The tokenizer of the tiny models: 64 symbols, each of them decodable, and a ChatML template.
 
-The vocabulary is exactly as large as the models' embedding, so that every id a model can sample has a text: an id without one
-would crash or vanish in decoding. The chat template is prefix consistent: what a conversation looks like up to some message
-never changes when messages are added behind it, so an agent loop may keep the tokens it sampled and only append the rest.
+The vocabulary is exactly as large as the models' embedding, so that every id that a model can sample has a text: an id
+without one would crash or vanish in decoding. The chat template is prefix consistent: the text of a conversation never
+changes when messages are added behind it, so an agent loop may keep the tokens it sampled and only append the rest.
 
-The directories written here are read with `AutoTokenizer`. That is why the models are Qwen3 and not Qwen2: for a directory
-whose config.json says qwen2, AutoTokenizer puts the pre-tokenizer of Qwen2 in place of ours without a word.
+The models are Qwen3 and not Qwen2 because of `AutoTokenizer`: for a folder whose config.json says qwen2 it puts the
+pre-tokenizer of Qwen2 in place of ours without a word.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WORDS = ("system", "user", "assistant", "tool", "####", "<tool_call>", "</tool_c
 CHARACTERS = "\n " + string.digits + "+-*/=?().,:!'#_" + string.ascii_lowercase
 SYMBOLS: tuple[str, ...] = (PAD, UNKNOWN, IM_START, IM_END, *WORDS, *CHARACTERS)
 
-# Content is written as it is (no trimming, no default system message): a changed character would break prefix consistency.
-# `tool_calls` lets a message in the structured form of OpenAI and verl render to the same text as the plain form.
+# Content is written as it is, not trimmed, without a default system message: a sampled turn must come back as it was.
+# With `tool_calls` a message in the structured form of OpenAI and verl renders to the same text as the plain form.
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') }}
@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer(model_max_length: int = 512) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer over SYMBOLS. `<tool_call>` is an ordinary symbol, so decoding never skips it as special."""
+    """A word-level tokenizer over SYMBOLS. `<tool_call>` is an ordinary symbol: decoding never skips it as special."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
