@@ -1,7 +1,8 @@
 """Loads the Python file that a config key names: reward functions, tools, agent loops.
 
-verl 0.9.1: utils/import_utils.py, load_extern_object and resolve_config_path. A path is looked for as it stands, then in the
-working directory, then beside the kitlib package; `pkg://some.module` names an importable module instead of a file.
+verl 0.9.1: utils/import_utils.py, load_extern_object and resolve_config_path. A path is looked for as it stands, then
+in the working directory, then beside the kitlib package; `pkg://some.module` names an importable module instead of a
+file.
 """
 
 from __future__ import annotations

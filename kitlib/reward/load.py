@@ -1,7 +1,7 @@
 """Which reward function the config asks for.
 
-verl 0.9.1: trainer/ppo/reward.py, get_custom_reward_fn and load_reward_manager. Left out: other reward managers than `naive`,
-the sandbox, reward models.
+verl 0.9.1: trainer/ppo/reward.py, get_custom_reward_fn and load_reward_manager. Left out: other reward managers than
+`naive`, the sandbox, reward models.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _KEY = "reward.custom_reward_function"
 def load_reward_fn(config: Any) -> RewardFn:
     """The function of `reward.custom_reward_function`, or the rules by data_source if its `path` is not set.
 
-    Reads reward.custom_reward_function.{path, name, reward_kwargs}; reward_kwargs are passed on every call. The function
-    may be a coroutine function. Raises UserCodeError for a file or name that is not there, RewardError for a name that
-    is not callable.
+    Reads reward.custom_reward_function.{path, name, reward_kwargs}; reward_kwargs are passed on every call. The
+    function may be a coroutine function. Raises UserCodeError for a file or name that is not there, RewardError for a
+    name that is not callable.
     """
     custom = config.reward.custom_reward_function
     if not custom.path:

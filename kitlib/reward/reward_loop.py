@@ -6,10 +6,11 @@ verl 0.9.1: experimental/reward_loop/reward_loop.py, RewardLoopWorker, with rewa
     calls    compute_score(data_source, solution_str, ground_truth, extra_info)
     output   (score, reward_extra_info): a number gives {"acc": number}, a dict gives `score` and all its items
 
-Differs from verl: the score must be a finite number. verl stores a NaN, which makes the advantages of the whole group NaN; here
-it is an error, as is an exception in the function, and the error names the trajectory, the function and the way out. The rules
-of kitlib run on the event loop, where 128 of them take under a millisecond; a custom function may be slow, so it gets a
-thread, as all functions do in verl (0.1 ms a call). `extra_info` is copied, not written to. Left out: reward models.
+Differs from verl: the score must be a finite number. verl stores a NaN, which makes the advantages of the whole group
+NaN; here it is an error, as is an exception in the function, and the error names the trajectory, the function and the
+way out. The rules of kitlib run on the event loop, where 128 of them take under a millisecond; a custom function may be
+slow, so it gets a thread, as all functions do in verl (0.1 ms a call). `extra_info` is copied, not written to. Left
+out: reward models.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class RewardLoopWorker:
         Args:
             outputs: of one session, at least one.
             row: of its prompt: `data_source`, `reward_model` with `ground_truth`, optional `extra_info`, and `uid` and
-                `session_id` for messages. The function gets the output's extra_fields and `num_turns` in extra_info too.
+                `session_id` for messages. The function gets the output's extra_fields and `num_turns` in extra_info
+                too.
 
         Raises:
             RewardError: no ground truth, no rule for the data source, an exception in the function, or a score that is

@@ -1,11 +1,12 @@
 """Rules that score an answer by reading it: the reward functions of the shipped tasks, and GSM8K.
 
-verl 0.9.1: utils/reward_score/__init__.py (default_compute_score) and utils/reward_score/gsm8k.py. A rule has verl's signature
+verl 0.9.1: utils/reward_score/__init__.py (default_compute_score) and utils/reward_score/gsm8k.py. A rule has verl's
+signature
 
     compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs) -> float | dict
 
-where `solution_str` is the whole decoded response without special tokens. In a multi-turn response that includes what the
-tools said and the words that open each turn, for example
+where `solution_str` is the whole decoded response without special tokens. In a multi-turn response that includes what
+the tools said and the words that open each turn, for example
 
     <tool_call>12*59</tool_call>\\ntool\\n708\\nassistant\\n####708
 

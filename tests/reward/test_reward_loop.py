@@ -66,7 +66,8 @@ def test_function_gets_the_whole_story_and_extra_info_stays_as_it_was(tmp_path: 
     config = config_for(path, "mine", reward_kwargs={"bonus": 0.5})
     value, extra = score(worker(config), output=Output(num_turns=4, extra_fields={"tool_rewards": [1.0]}))
     info = {"split": "train", "tool_rewards": [1.0], "num_turns": 4}
-    assert value == 0.5 and extra["score"] == 0.5
+    assert value == 0.5
+    assert extra["score"] == 0.5
     assert extra["seen"] == ("kitlib/mult_tool", "####708", "708", info)
     assert ROW["extra_info"] == {"split": "train"}
 

@@ -1,0 +1,124 @@
+"""AgentLoopManagerTQ: spreads prompts over agent loop workers that run beside the trainer.
+
+verl 0.9.1: trainer/ppo/v1/agent_loop_tq.py, AgentLoopManagerTQ (workers are Ray actors there; here each is an event
+loop on a background thread of its own).
+
+    trainer thread      generate_sequences(batch) ──chunks──> returns at once          ... sample() waits on the queue
+    agent-loop-0                                  prompt tasks, session tasks ──────────> rows and statuses in the queue
+    agent-loop-1                                  ...
+
+Differs from verl: `close` ends every task and thread; `ledger` says what runs and raises what failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tensordict import TensorDict
+
+from kitlib.agent_loop.base import LLMClient
+from kitlib.agent_loop.errors import AgentLoopError
+from kitlib.agent_loop.ledger import TaskLedger
+from kitlib.agent_loop.worker import AgentLoopWorkerTQ
+from kitlib.reward import RewardLoopWorker
+from kitlib.transfer_queue import QueueProtocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+class AgentLoopManagerTQ:
+    """Owns the workers, their threads and the ledger of their tasks. Use as a context manager or call `close`.
+
+    Args:
+        config: see AgentLoopWorkerTQ; `rollout.agent.num_workers` unless `num_workers` is given.
+        tq: where trajectories and statuses go.
+        llm_client: generates tokens; used from every worker's event loop.
+        tokenizer: of the policy.
+        reward_loop_worker_handles: score sessions as they end, worker i with handle i modulo their number; None or
+            empty leaves the scoring to the trainer.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        tq: QueueProtocol,
+        llm_client: LLMClient,
+        tokenizer: PreTrainedTokenizerBase,
+        reward_loop_worker_handles: Sequence[RewardLoopWorker] | None = None,
+        num_workers: int | None = None,
+    ) -> None:
+        self.ledger = TaskLedger()
+        handles = list(reward_loop_worker_handles or [None])  # type: ignore[list-item]
+        num_workers = num_workers or config.actor_rollout_ref.rollout.agent.num_workers
+        self.workers = [
+            AgentLoopWorkerTQ(config, tq, llm_client, tokenizer, handles[i % len(handles)], self.ledger)
+            for i in range(num_workers)
+        ]
+        self._threads = [_LoopThread(f"agent-loop-{i}") for i in range(num_workers)]
+        self._closed = False
+
+    def generate_sequences(self, batch: TensorDict) -> None:
+        """Hand the prompts of a batch to the workers in equal chunks; returns once the tasks exist, not when they end.
+
+        See AgentLoopWorkerTQ.generate_sequences for the columns. Raises AgentLoopError if the manager is closed or a
+        column is wrong, and the first fatal error of an earlier batch if there was one.
+        """
+        if self._closed:
+            raise AgentLoopError("generate_sequences was called on a closed AgentLoopManagerTQ; make a new one")
+        self.ledger.raise_if_failed()
+        chunks = batch.chunk(len(self.workers))  # fewer than workers for a small batch
+        for worker, thread, chunk in zip(self.workers, self._threads, chunks, strict=False):
+            thread.call(worker.generate_sequences(chunk))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Cancel every task, wait for their ends and stop the threads. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for thread in self._threads:
+            try:
+                thread.call(self.ledger.cancel_all(), timeout)
+            except concurrent.futures.TimeoutError:
+                stuck = ", ".join(str(record) for record in self.ledger.running())
+                logger.error("after %.0f s these tasks have not ended, they ignore cancellation: %s", timeout, stuck)
+            thread.stop()
+
+    def __enter__(self) -> AgentLoopManagerTQ:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
+        """Run a coroutine on the loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
