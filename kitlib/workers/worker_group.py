@@ -1,0 +1,53 @@
+"""The workers as the trainer sees them: methods that take and give metadata.
+
+verl 0.9.1: single_controller/base/worker_group.py, WorkerGroup, and single_controller/ray/base.py, RayWorkerGroup,
+whose methods are generated from the worker class. Here they are written out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
+from kitlib.workers.actor import ActorRolloutRefWorker
+from kitlib.workers.bridge import call_by_meta
+
+
+class LocalWorkerGroup:
+    """One actor worker in this process: calls run at once, in the caller's thread."""
+
+    def __init__(self, worker: ActorRolloutRefWorker, tq: QueueProtocol) -> None:
+        self.worker = worker
+        self.tq = tq
+
+    @property
+    def dp_size(self) -> int:
+        """Number of data-parallel ranks: 1."""
+        return self.worker.dp_size
+
+    def compute_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `log_probs` (and `entropy`) of the rows of `batch`; see ActorRolloutRefWorker.compute_log_prob."""
+        meta = call_by_meta(self.tq, self.worker.compute_log_prob, batch)
+        assert isinstance(meta, KVBatchMeta)
+        return meta
+
+    def update_actor(self, batch: KVBatchMeta) -> dict[str, Any]:
+        """Update the policy on the rows of `batch`; returns the metrics actor/*."""
+        metrics = call_by_meta(self.tq, self.worker.update_actor, batch)
+        assert isinstance(metrics, dict)
+        return metrics
+
+    def state_dict_for_rollout(self) -> dict[str, Tensor]:
+        """Full float32 copies of the weights, by Hugging Face name."""
+        return self.worker.state_dict_for_rollout()
+
+    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write the model (and the tokenizer) in Hugging Face format."""
+        self.worker.save_pretrained(folder, tokenizer)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.worker.close()
