@@ -34,7 +34,7 @@ def agg_loss(
 
     With l_it the loss of token t of row i, m_it its mask, N tokens and B rows in the mini-batch:
 
-        token-mean               sum_it m l / N                      all tokens weigh the same (DAPO, arXiv:2503.14476, eq. 8)
+        token-mean               sum_it m l / N                      every token weighs alike (DAPO, arXiv:2503.14476)
         token-sum                sum_it m l
         seq-mean-token-sum       sum_i (sum_t m l) / B               REINFORCE over whole sequences
         seq-mean-token-mean      sum_i (sum_t m l / sum_t m) / B     GRPO as published (arXiv:2402.03300, eq. 3)
