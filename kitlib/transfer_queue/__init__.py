@@ -1,0 +1,60 @@
+"""The store in one sitting. Read the files in this order:
+
+    protocol.py    the verbs
+    metadata.py    KVBatchMeta: what moves between stages
+    local.py       TransferQueue: the verbs in this process, the life of a key, the one lock
+    controller.py  the control plane: keys, indexes, what has been produced, tags
+    storage.py     the data plane: rows x columns in several units
+    columns.py     how a put takes columns in, and what comes back as what
+    blocks.py      a column of one put as the store keeps it, and how rows are joined again
+    cells.py       how the controller describes a value without holding it
+    values.py      what happens to Python objects on the way in and out
+    parsing.py     the data_parser argument of a put
+    layout.py      jagged, padded, lengths, list_of_dict_to_tensordict
+    snapshot.py    QueueSnapshot: a frozen picture of a queue
+    explain.py     explain_get and strict_get: no silent narrowing
+    errors.py      the errors
+
+A queue has no global instance here: whoever needs one is handed it as an argument named `tq`.
+"""
+
+from __future__ import annotations
+
+from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.errors import (
+    MissingFieldsError,
+    QueueError,
+    QueueFullError,
+    QueueRuntimeError,
+    QueueTypeError,
+    QueueValueError,
+)
+from kitlib.transfer_queue.explain import GetReport, explain_get, strict_get
+from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensordict, padded
+from kitlib.transfer_queue.local import TransferQueue
+from kitlib.transfer_queue.metadata import KVBatchMeta
+from kitlib.transfer_queue.protocol import QueueProtocol
+from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot, take_snapshot
+
+__all__ = [
+    "Cell",
+    "GetReport",
+    "KVBatchMeta",
+    "MissingFieldsError",
+    "PartitionSnapshot",
+    "QueueError",
+    "QueueFullError",
+    "QueueProtocol",
+    "QueueRuntimeError",
+    "QueueSnapshot",
+    "QueueTypeError",
+    "QueueValueError",
+    "TransferQueue",
+    "explain_get",
+    "jagged",
+    "lengths",
+    "list_of_dict_to_tensordict",
+    "padded",
+    "strict_get",
+    "take_snapshot",
+]

@@ -1,0 +1,76 @@
+"""How a put takes the columns of a TensorDict into the store, and what a get makes of them.
+
+    stored as                                              comes back as
+    tensors of >= 1 dim a row, dense or nested             jagged nested tensor, also if all rows have equal length
+    0-dim tensor a row                                     dense vector [num_rows]
+    rows of several dtypes or varying in two dimensions    strided nested tensor
+    rows of different rank, tensors beside None            NonTensorStack
+    any Python object a row                                NonTensorStack
+
+The same in the TransferQueue package 0.1.11: storage/managers/simple_storage_manager.py,
+AsyncSimpleStorageManager.put_data and _pack_field_values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase
+
+from kitlib.transfer_queue.blocks import Block, DenseBlock, JaggedBlock, ListBlock
+from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
+from kitlib.transfer_queue.values import ATOMS, stored_value
+
+
+def split_fields(fields: TensorDictBase) -> dict[str, Block]:
+    """Every field of a batch as a block of `fields.batch_size[0]` rows."""
+    num_rows = fields.batch_size[0]
+    return {name: to_block(name, column, num_rows) for name, column in fields.items()}
+
+
+def to_block(field: str, column: Any, num_rows: int) -> Block:
+    """Copy a column into a block.
+
+    column: tensor [num_rows, ...], nested tensor, NonTensorStack or a list. Raises QueueTypeError for one value that
+    stands for the whole batch (NonTensorData) and for a nested TensorDict, QueueValueError if the number of rows is
+    wrong.
+    """
+    values = _row_values(field, column)
+    if isinstance(values, torch.Tensor):
+        block = _nested_block(values) if values.is_nested else DenseBlock(_own_copy(values))
+    elif ATOMS.issuperset(map(type, values)):
+        block = ListBlock(values)
+    else:
+        block = ListBlock([_own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in values])
+    if len(block) != num_rows:
+        raise QueueValueError(f"field {field!r} has {len(block)} rows, the batch has {num_rows}")
+    return block
+
+
+def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
+    if isinstance(column, NonTensorStack):
+        return column.tolist()
+    if isinstance(column, NonTensorData):
+        if isinstance(column.data, list | np.ndarray):
+            return list(column.data)
+        raise QueueTypeError(
+            f"field {field!r} is NonTensorData: one value ({column.data!r:.60}) for the whole batch, and the "
+            "queue stores a value for every row; put it into KVBatchMeta.extra_info or repeat it with NonTensorStack"
+        )
+    if isinstance(column, torch.Tensor | list):
+        return column
+    raise QueueTypeError(f"field {field!r} is a {type(column).__name__}, not a tensor or a list")
+
+
+def _nested_block(column: Any) -> Block:
+    if column.layout == torch.jagged and column.dim() == 2 and column.lengths() is None:
+        return JaggedBlock(_own_copy(column.values()), column.offsets().tolist())
+    return ListBlock(list(_own_copy(column).unbind()))
+
+
+def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU that shares nothing with the caller, neither memory nor a graph."""
+    detached = tensor.detach()
+    return detached.clone() if detached.device.type == "cpu" else detached.cpu()

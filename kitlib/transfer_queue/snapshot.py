@@ -1,0 +1,118 @@
+"""QueueSnapshot: one frozen, read-only picture of a queue. Every view and every diagnosis is a function of snapshots.
+
+A snapshot says which keys sit in which partition with which tags, and for every (key, field) whether it is there and
+what it looks like: dtype, shape, layout, bytes. It never touches a value. It is independent of the queue: later puts do
+not change it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.controller import Controller
+from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
+
+
+@dataclass(frozen=True)
+class PartitionSnapshot:
+    """One partition: keys in the order of their first put, and the fields that at least one of them has, in column
+    order.
+
+    present[i, j] says whether keys[i] has fields[j]; codes[i, j] is the position of its description in `cells`, 0 if
+    absent.
+    """
+
+    partition_id: str
+    keys: tuple[str, ...]
+    tags: tuple[dict[str, Any], ...]
+    fields: tuple[str, ...]
+    present: np.ndarray  # bool [num_keys, num_fields]
+    codes: np.ndarray  # int32 [num_keys, num_fields]
+    cells: tuple[Cell, ...]
+
+    def has(self, key: str, field: str) -> bool:
+        """True if the field is there for the key; False also for a field nobody has. QueueValueError for an unknown
+        key.
+        """
+        row = self._row(key)
+        return field in self._column_of and bool(self.present[row, self._column_of[field]])
+
+    def fields_of(self, key: str) -> tuple[str, ...]:
+        """The fields of one key."""
+        row = self.present[self._row(key)]
+        return tuple(field for field, is_there in zip(self.fields, row, strict=True) if is_there)
+
+    def tag_of(self, key: str) -> dict[str, Any]:
+        """The tag of one key."""
+        return self.tags[self._row(key)]
+
+    def cell(self, key: str, field: str) -> Cell | None:
+        """What the value looks like, None if it is not there."""
+        if not self.has(key, field):
+            return None
+        return self.cells[self.codes[self._row(key), self._column_of[field]]]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._row_of
+
+    def _row(self, key: str) -> int:
+        if key not in self._row_of:
+            raise QueueValueError(f"key {key!r} is not in partition {self.partition_id!r} ({len(self.keys)} keys)")
+        return self._row_of[key]
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def _column_of(self) -> dict[str, int]:
+        return {field: column for column, field in enumerate(self.fields)}
+
+
+@dataclass(frozen=True)
+class QueueSnapshot:
+    """All partitions of a queue at one moment. taken_at: seconds since the epoch."""
+
+    taken_at: float
+    partitions: dict[str, PartitionSnapshot]
+
+
+def take_snapshot(tq: Any, partition_id: str | None = None) -> QueueSnapshot:
+    """A picture of any queue that offers `snapshot()`, of all partitions or of one (an unknown one is left out)."""
+    snapshot: Callable[[str | None], QueueSnapshot] | None = getattr(tq, "snapshot", None)
+    if snapshot is None:
+        raise QueueTypeError(f"cannot take a snapshot of {type(tq).__name__}: it has no method `snapshot`")
+    return snapshot(partition_id)
+
+
+def picture(controller: Controller, partition_id: str | None = None) -> QueueSnapshot:
+    """Copy what the controller knows; the caller holds the lock."""
+    wanted = controller.partitions if partition_id is None else {partition_id} & controller.partitions.keys()
+    cells = tuple(controller.cells.cells)
+    return QueueSnapshot(time.time(), {name: _partition_picture(controller, name, cells) for name in wanted})
+
+
+def _partition_picture(controller: Controller, partition_id: str, cells: tuple[Cell, ...]) -> PartitionSnapshot:
+    partition = controller.partitions[partition_id]
+    rows = np.fromiter(partition.indexes.values(), dtype=np.int64, count=len(partition.indexes))
+    codes = controller.codes[rows, : len(controller.columns)]
+    present = codes > 0
+    used = np.any(present, axis=0)
+    if not used.all():
+        codes, present = codes[:, used], present[:, used]
+    return PartitionSnapshot(
+        partition_id=partition_id,
+        keys=tuple(partition.indexes),
+        tags=tuple(partition.copy_tags().values()),
+        fields=tuple(field for field, column in controller.columns.items() if used[column]),
+        present=present,
+        codes=codes,
+        cells=cells,
+    )

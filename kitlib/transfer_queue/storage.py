@@ -1,0 +1,84 @@
+"""The data plane: a storage unit holds rows x columns and knows nothing else.
+
+No keys, no partitions, no tags, no status: a row is a number (its global index) and the controller alone knows what it
+means. TransferQueue 0.1.11: storage/simple_storage.py, StorageUnitData. Left out: the SSD tier. Units of one process
+may point to the same block; each has its own rows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kitlib.transfer_queue.blocks import Block
+
+
+class StorageUnit:
+    """For every field, which block holds the value of which global index.
+
+    Not thread-safe: TransferQueue holds its lock around every call. Values are never changed in place: an overwrite
+    points the index to another block, and rows that a reader fetched a moment ago stay what they were.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[int, Block]] = {}
+
+    def put(self, field: str, indexes: Sequence[int], block: Block) -> None:
+        """These rows of the field are in this block from now on."""
+        self._columns.setdefault(field, {}).update(dict.fromkeys(indexes, block))
+
+    def get(self, field: str, indexes: Sequence[int]) -> list[Block]:
+        """The blocks that hold one field of these rows; other fields are not touched. KeyError for a cell that is not
+        there.
+        """
+        column = self._columns[field]
+        return [column[index] for index in indexes]
+
+    def clear(self, indexes: Sequence[int]) -> None:
+        """Drop all fields of these rows."""
+        for field, column in list(self._columns.items()):
+            for index in indexes:
+                column.pop(index, None)
+            if not column:
+                del self._columns[field]
+
+
+class StorageUnits:
+    """Rows spread over several units: row `index` lives in unit `index % num_units`, for ever and for all fields."""
+
+    def __init__(self, num_units: int) -> None:
+        self.units = [StorageUnit() for _ in range(num_units)]
+
+    def put(self, indexes: Sequence[int], blocks: Mapping[str, Block]) -> None:
+        """Store fields {field: block}; row i of a block belongs to indexes[i]."""
+        rows = {index: row for row, index in enumerate(indexes)}
+        for block in blocks.values():
+            block.rows = rows
+        for unit, _, own in self._route(indexes):
+            for field, block in blocks.items():
+                unit.put(field, own, block)
+
+    def get(self, indexes: Sequence[int], fields: Sequence[str]) -> dict[str, tuple[list[Block], list[int]]]:
+        """{field: (blocks, row numbers)}: the value of indexes[i] is row numbers[i] of blocks[i]."""
+        routes = self._route(indexes)
+        columns = {}
+        for field in fields:
+            blocks: list[Block] = [Block()] * len(indexes)
+            for unit, positions, own in routes:
+                for position, block in zip(positions, unit.get(field, own), strict=True):
+                    blocks[position] = block
+            columns[field] = (blocks, [block.rows[index] for block, index in zip(blocks, indexes, strict=True)])
+        return columns
+
+    def clear(self, indexes: Sequence[int]) -> None:
+        """Drop all fields of these rows."""
+        for unit, _, own in self._route(indexes):
+            unit.clear(own)
+
+    def _route(self, indexes: Sequence[int]) -> list[tuple[StorageUnit, list[int], list[int]]]:
+        """(unit, positions in the batch, indexes) for every unit that has a part in the batch."""
+        routes = []
+        for number, unit in enumerate(self.units):
+            positions = [position for position, index in enumerate(indexes) if index % len(self.units) == number]
+            if positions:
+                routes.append((unit, positions, [indexes[position] for position in positions]))
+        return routes
