@@ -1,0 +1,241 @@
+"""The presence view: what is missing, not due or optional under which config, and how rows collapse."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from kitlib.inspector import View, presence
+from kitlib.inspector.judgement import UnknownStageError
+from kitlib.inspector.render.states import State
+from kitlib.transfer_queue import KVBatchMeta, PartitionSnapshot, TransferQueue
+from tests.inspector.queues import AGENT_LOOP, FLOATS, GRPO, OLD, keys_of, marker, partition, put_row, snapshot, tag
+from tests.inspector.reading import assert_same_facts, squeeze
+
+KEYS = keys_of()
+READY_FOR_ADVANTAGE = (*AGENT_LOOP, *OLD)
+
+
+def states(view: View, field: str) -> list[State]:
+    """The state of a field on every line of the first table."""
+    names = [column.name for column in view.model.tables[0].columns]
+    return [row[names.index(field)].spans[0].state for row in view.model.tables[0].rows]
+
+
+def columns(view: View) -> list[str]:
+    return [column.name for column in view.model.tables[0].columns if column.mark]
+
+
+def headline(view: View) -> str:
+    return view.text(300).splitlines()[0]
+
+
+def keys_shown(view: View) -> list[str]:
+    names = [column.name for column in view.model.tables[0].columns]
+    return [str(row[names.index("keys")]) for row in view.model.tables[0].rows]
+
+
+def test_ready_batch_is_one_line() -> None:
+    view = presence(snapshot(partition(KEYS, READY_FOR_ADVANTAGE)), "compute_advantage", GRPO)
+    assert (
+        headline(view)
+        == "train  next: compute_advantage  READY: all 8 rows have the 5 fields that compute_advantage reads"
+    )
+    assert len(view.model.tables[0].rows) == 1
+    assert states(view, "rm_scores") == [State.NEEDED] and states(view, "prompts") == [State.PRESENT]
+    assert states(view, "advantages") == [State.NOT_DUE]
+    assert_same_facts(view)
+
+
+def test_one_row_without_a_needed_field() -> None:
+    source = snapshot(partition(KEYS, READY_FOR_ADVANTAGE, [("9c02_1_0", "rm_scores")]))
+    view = presence(source, "compute_advantage", GRPO)
+    assert headline(view).endswith("NOT READY: 1 of 8 rows lacks rm_scores (9c02_1_0)")
+    assert states(view, "rm_scores") == [State.NEEDED, State.MISSING]
+    assert keys_shown(view) == ["f3a1_0_0 f3a1_1_0 f3a1_2_0 .. (+4)", "9c02_1_0"]
+    said = "kv_batch_get(these 8 keys, rm_scores) would return 8 rows WITHOUT rm_scores, and no error:"
+    assert said in view.text(200)
+    assert "written by generate_sequences or compute_reward_colocate" in view.text(300)
+    assert_same_facts(view)
+
+
+def test_the_sentence_about_get_is_true() -> None:
+    """What the view says a plain get would do is what a plain get does."""
+    tq = TransferQueue()
+    put_row(tq, "aaaa_0_0", 1.0)
+    put_row(tq, "aaaa_1_0", None)
+    said = presence(tq, "compute_advantage", GRPO).text(300)
+    assert "would return 2 rows WITHOUT" in said and "rm_scores" in said
+    data = tq.kv_batch_get(["aaaa_0_0", "aaaa_1_0"], "train", ["response_mask", "rm_scores"])
+    assert len(data) == 2 and set(data.keys()) == {"response_mask"}
+    tq.kv_put("aaaa_2_0", "train", None, tag())
+    assert "would raise ValueError: 1 row has no field at all: aaaa_2_0" in presence(tq, "compute_advantage").text(300)
+    with pytest.raises(ValueError):
+        tq.kv_batch_get(["aaaa_0_0", "aaaa_1_0", "aaaa_2_0"], "train", ["rm_scores"])
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [(GRPO, None), (None, State.MISSING), ({"critic": {"enable": True}}, State.MISSING)],
+    ids=["grpo needs no values", "verl defaults are gae", "critic on"],
+)
+def test_config_decides_about_values(config: dict[str, object] | None, state: State | None) -> None:
+    view = presence(snapshot(partition(KEYS, READY_FOR_ADVANTAGE)), "compute_advantage", config)
+    if state is None:
+        assert "values" not in columns(view) and "READY: all" in headline(view)
+        assert "switched off by this config: ref_log_prob (use_kl_loss or use_kl_in_reward); values (" in view.text(400)
+    else:
+        assert states(view, "values") == [state] and headline(view).endswith("NOT READY: no row has values")
+        assert "because critic.enable, or null and algorithm.adv_estimator is gae" in view.text(400)
+
+
+def test_reference_is_due_missing_or_off() -> None:
+    kl = {**GRPO, "actor_rollout_ref": {"actor": {"use_kl_loss": True}}}
+    source = snapshot(partition(KEYS, (*READY_FOR_ADVANTAGE, "advantages", "returns")))
+    assert "ref_log_prob" not in columns(presence(source, "update_actor", GRPO))
+    assert states(presence(source, "update_actor", kl), "ref_log_prob") == [State.MISSING]
+    assert states(presence(source, "compute_advantage", kl), "ref_log_prob") == [State.LATE]
+    assert states(presence(source, "compute_ref_log_prob", kl), "ref_log_prob") == [State.NOT_DUE]
+    assert "NOT RUN under this config" in headline(presence(source, "compute_ref_log_prob", GRPO))
+
+
+def test_optional_and_absent_is_no_fault() -> None:
+    fields = tuple(name for name in (*READY_FOR_ADVANTAGE, "advantages", "returns") if name != "num_turns")
+    view = presence(snapshot(partition(KEYS, fields)), "compute_metrics", GRPO)
+    assert states(view, "num_turns") == [State.OPTIONAL] and " READY" in headline(view)
+    assert "○ optional and absent" in view.text(200)
+
+
+def test_padding_rows_are_marked_and_never_late() -> None:
+    keys = [*KEYS, "pad77_0_0"]
+    tags = {"pad77_0_0": tag(is_padding=True, prompt_len=127, response_len=1, seq_len=128)}
+    lacking = [("pad77_0_0", "metrics"), ("f3a1_0_0", "metrics")]
+    view = presence(snapshot(partition(keys, READY_FOR_ADVANTAGE, lacking, tags)), "compute_advantage", GRPO)
+    by_key = dict(zip(keys_shown(view), states(view, "metrics"), strict=True))
+    assert by_key["pad77_0_0 (padding)"] is State.ABSENT and by_key["f3a1_0_0"] is State.LATE
+    assert "2 groups" in view.text() and "1 padding" in view.text()
+
+
+def test_no_stage_judges_nothing() -> None:
+    view = presence(snapshot(partition(KEYS, AGENT_LOOP, [("f3a1_0_0", "rm_scores")])))
+    assert headline(view) == "train  UNEVEN: 1 field not on every row: rm_scores"
+    assert states(view, "rm_scores") == [State.PRESENT, State.ABSENT]
+    assert "advantages" not in columns(view)
+    assert "EVEN: every row has the same 21 fields" in headline(presence(snapshot(partition(KEYS))))
+
+
+def test_validation_rows_wait_for_no_training_field() -> None:
+    view = presence(snapshot(partition(KEYS, partition_id="val")), "validate", GRPO, "val")
+    assert " READY: all 8 rows" in headline(view)
+    assert not {"old_log_probs", "advantages"} & set(columns(view))
+
+
+def test_columns_stand_where_they_are_first_written() -> None:
+    view = presence(snapshot(partition(KEYS, (*READY_FOR_ADVANTAGE, "my_own"))), "compute_advantage", GRPO)
+    groups = list(dict.fromkeys(column.group for column in view.model.tables[0].columns if column.mark))
+    assert groups == ["dataset", "agent loop", "reward", "old log-prob", "advantage", "not in the contract"]
+    by_name = {column.name: column.group for column in view.model.tables[0].columns}
+    assert by_name["old_log_probs"] == "old log-prob" and by_name["my_own"] == "not in the contract"
+
+
+def test_markers_stand_apart() -> None:
+    keys = [*KEYS, "f3a1", "9c02", "aaaa", "bbbb"]
+    tags = {"f3a1": marker("finished"), "9c02": marker("running"), "aaaa": marker("pending"), "bbbb": marker("pending")}
+    bare = [(key, "*") for key in tags]
+    view = presence(snapshot(partition(keys, READY_FOR_ADVANTAGE, bare, tags)), "compute_advantage", GRPO)
+    assert " READY: all 8 rows" in headline(view) and "4 prompt markers" in view.text()
+    rows = [[str(one) for one in row[:4]] for row in view.model.tables[1].rows]
+    assert rows == [["2", "pending", "0", "aaaa bbbb"], ["1", "running", "4", "9c02"], ["1", "finished", "4", "f3a1"]]
+    assert_same_facts(view)
+
+
+def test_key_left_by_a_clear_is_named() -> None:
+    view = presence(snapshot(partition([*KEYS, "gone"], AGENT_LOOP, [("gone", "*")], {"gone": {"status": "finished"}})))
+    assert (
+        "1 key is neither marker (no is_prompt tag) nor row (no field): cleared or half registered: gone"
+        in view.text(200)
+    )
+    assert "EVEN" in headline(view)
+
+
+def test_batch_limits_the_rows_and_names_what_is_gone() -> None:
+    source = snapshot(partition(KEYS, READY_FOR_ADVANTAGE, [("9c02_1_0", "rm_scores")]))
+    held = KVBatchMeta(["f3a1_0_0", "f3a1_1_0"], [{}, {}], "train")
+    assert " READY: all 2 rows" in headline(presence(source, "compute_advantage", GRPO, batch=held))
+    stale = KVBatchMeta(["f3a1_0_0", "dead_0_0"], [{}, {}], "train")
+    said = headline(presence(source, "compute_advantage", GRPO, batch=stale))
+    assert said.endswith("NOT READY: 1 key of the batch not in the queue (dead_0_0)")
+
+
+def test_few_odd_rows_are_expanded_many_collapse() -> None:
+    keys = keys_of(["aaaa", "bbbb", "cccc", "dddd"], n=16)
+    few = [(key, "rm_scores") for key in keys[:3]]
+    many = [(key, "rm_scores") for key in keys[:20]]
+    view = presence(snapshot(partition(keys, lacking=few)))
+    assert [str(row[0]) for row in view.model.tables[0].rows] == ["61", "1", "1", "1"]
+    view = presence(snapshot(partition(keys, lacking=many)))
+    assert [str(row[0]) for row in view.model.tables[0].rows] == ["44", "20"]
+    view = presence(snapshot(partition(keys, lacking=few)), collapse=False, budget=200_000)
+    assert len(view.model.tables[0].rows) == 64 and "3 kinds" not in view.text() and "2 kinds of row" in view.text()
+
+
+def test_filters() -> None:
+    tags = {"f3a1_0_0": tag("odd")}
+    source = snapshot(partition(KEYS, READY_FOR_ADVANTAGE, [("9c02_1_0", "rm_scores")], tags))
+
+    def shown(**filters: object) -> View:
+        view = presence(source, "compute_advantage", GRPO, collapse=False, **filters)  # type: ignore[arg-type]
+        assert "NOT READY: 1 of 8 rows" in headline(view), "a filter must not change the verdict"
+        return view
+
+    assert keys_shown(shown(uid="9c")) == ["9c02_0_0", "9c02_2_0", "9c02_3_0", "9c02_1_0"]
+    assert keys_shown(shown(status="odd")) == ["f3a1_0_0"]
+    assert keys_shown(shown(key="*_3_0")) == ["9c02_3_0", "f3a1_3_0"]
+    assert columns(shown(field="*log_prob*")) == ["rollout_log_probs", "log_probs", "old_log_probs"]
+    view = shown(missing_only=True)
+    assert keys_shown(view) == ["9c02_1_0"] and columns(view) == ["rm_scores"]
+    assert "showing 1 of 8 rows because of the filter missing_only=True" in view.text()
+    assert not shown(uid="zzz").model.tables
+
+
+def test_long_uids_are_cut_to_a_prefix_that_is_unique_everywhere() -> None:
+    uids = ["3f2b8c1d-aaaa-4e2e-9d5b-1f0c5e7a9b31", "3f2b8c1d-bbbb-4e2e-9d5b-1f0c5e7a9b31"]
+    other = partition(keys_of(["3f2b8c1d-bbbc-4e2e-9d5b-1f0c5e7a9b31"]), partition_id="val")
+    view = presence(snapshot(partition(keys_of(uids, 1)), other))
+    assert keys_shown(view) == ["3f2b8c1d-aaaa_0_0 3f2b8c1d-bbbb_0_0"]
+    assert "uids are shown by their first 13 characters" in view.text()
+    assert f'title="{uids[0]}_0_0"' in view.html()
+
+
+def test_unknown_stage_and_partition() -> None:
+    with pytest.raises(UnknownStageError, match="did you mean compute_advantage"):
+        presence(snapshot(partition(KEYS)), "_compute_advantages")
+    view = presence(snapshot(partition(KEYS)), "compute_advantage", partition_id="trian")
+    assert "no partition 'trian' in the queue; partitions: train" in view.text()
+
+
+def test_empty_queue_and_hostile_names() -> None:
+    tq = TransferQueue()
+    assert "no partition 'train'" in presence(tq, "update_actor").text()
+    key, field = "<b>\x1b]]>_0_0", "<script>\u202e"
+    view = presence(snapshot(partition([key], (field,), tags={key: tag("<i>\x00", **{"<u>": "\n"})})), show_tags=True)
+    assert "<b>" not in view.html() and "<script" not in view.html() and "\x1b" not in view.text()
+    assert squeeze(r"<b>\x1b]]>_0_0") in squeeze(view.text()) and r"<u>=\n" in squeeze(view.text())
+    assert_same_facts(view)
+
+
+def test_ten_thousand_rows_take_a_moment() -> None:
+    """A limit that only a quadratic step or a copy a cell would break; the usual time is a tenth of it."""
+    keys = keys_of([f"{i:08x}-4e2e-9d5b" for i in range(1250)], n=8)
+    fields = (*READY_FOR_ADVANTAGE, *(f"extra_{i}" for i in range(6)))
+    present = np.random.default_rng(0).random((len(keys), len(fields))) > 0.001
+    made = PartitionSnapshot(
+        "train", tuple(keys), tuple(tag() for _ in keys), fields, present, present.astype(np.int32), (FLOATS, FLOATS)
+    )
+    begin = time.perf_counter()
+    view = presence(snapshot(made), "compute_advantage", GRPO)
+    assert len(view.html().encode()) <= 60_000 and view.text()
+    assert time.perf_counter() - begin < 3
+    assert "because a page is kept below 60 KB" in view.text(200) or len(view.model.tables[0].rows) < 400
