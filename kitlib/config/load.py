@@ -60,7 +60,7 @@ def _fill_in(tree: DictConfig, origins: dict[str, Origin]) -> None:
         tree.kitlib.run_dir = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
         origins["kitlib.run_dir"] = Origin("derived", "date and time")
     if raw["kitlib"]["data_dir"] is None:
-        tree.kitlib.data_dir = str(data_path("."))
+        tree.kitlib.data_dir = str(data_path("mult_tool").parent)
         origins["kitlib.data_dir"] = Origin("derived", "shipped with the package")
     if raw["trainer"]["device"] == "auto":
         import torch

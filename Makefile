@@ -1,0 +1,66 @@
+# One machine, one command: `make run`. Everything lives in .venv; nothing outside the checkout is touched.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# constraints.txt holds the versions that the tests run with, torch among them.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+# Nothing here may wait for a model hub, and no window is ever opened.
+test bench gpu: export HF_HUB_OFFLINE := 1
+test bench gpu: export MPLBACKEND := Agg
+
+.PHONY: help run test lab lint format bench gpu clean distclean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  Settings go through RUN: make run RUN='trainer.total_training_steps=20 actor_rollout_ref.rollout.n=4'"
+
+run: $(VENV)/run.stamp  ## train the shipped tiny model (about two minutes on two cores)
+	$(BIN)/kitlib run $(RUN)
+
+test: $(VENV)/test.stamp  ## every test, notebooks included
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 tests $(NOTEBOOKS)
+
+lab: $(VENV)/test.stamp  ## open JupyterLab at the first notebook
+	$(BIN)/python -m jupyter lab $(firstword $(sort $(NOTEBOOKS)))
+
+lint: $(VENV)/test.stamp  ## style, types, import doors, stripped notebooks
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
+
+format: $(VENV)/test.stamp  ## apply the style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout $(NOTEBOOKS))
+
+bench: $(VENV)/test.stamp  ## the measured numbers of the README
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+gpu: $(VENV)/test.stamp  ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu tests
+
+# Installing is skipped while neither file changed. torch goes first: whatever is asked for later finds it there and does not
+# take another build of it.
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(INSTALL) torch
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	$(INSTALL) -e '.[notebooks,dev]'
+	touch $@
+
+clean:  ## remove caches and builds
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find kitlib tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## and the virtual environment
+	rm -rf $(VENV)

@@ -1,0 +1,83 @@
+"""The command `kitlib`.
+
+    kitlib run [key=value ...] [--config FILE]       train; the defaults run the shipped demo
+    kitlib config [key=value ...] [--config FILE]    print the settings that a run would use, and where each came from
+
+verl 0.9.1: trainer/main_ppo.py, whose words `key=value` work here too. An error that kitlib raises on purpose is printed as its
+sentence and ends the command with status 2; Ctrl-C ends it with 130; anything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kitlib import __version__
+from kitlib.errors import KitError
+
+EXIT_REFUSED, EXIT_INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the return value is the exit status."""
+    args = parse(argv)
+    try:
+        args.command(args)
+    except KitError as error:
+        print(f"kitlib: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("kitlib: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments; `overrides` may stand before and after options."""
+    parser = argparse.ArgumentParser(prog="kitlib", description="A readable V1 trainer and the inspector of its queue.")
+    parser.add_argument("--version", action="version", version=f"kitlib {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("run", help="train; the defaults run the shipped demo")
+    train.set_defaults(command=run)
+    show = commands.add_parser("config", help="print the settings that a run would use, and where each came from")
+    show.set_defaults(command=print_config)
+    show.add_argument("--yaml", action="store_true", help="as YAML that --config takes back, instead of a table")
+    for command in (train, show):
+        command.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.train_batch_size=32")
+        command.add_argument("--config", metavar="FILE", help="YAML with settings; words key=value win over it")
+
+    args, rest = parser.parse_known_args(argv)
+    options = [word for word in rest if word.startswith("-")]
+    if options:
+        parser.error(f"unknown option {options[0]}")
+    args.overrides += rest
+    return args
+
+
+def run(args: argparse.Namespace) -> None:
+    """`kitlib run`."""
+    from kitlib.config import load_config
+
+    config = load_config(args.overrides, args.config)  # before the slow imports: a typo is told at once
+    from kitlib.trainer.task_runner import TaskRunner
+
+    TaskRunner().run(config)
+
+
+def print_config(args: argparse.Namespace) -> None:
+    """`kitlib config`."""
+    from rich.console import Console
+
+    from kitlib.config import load_config
+
+    config = load_config(args.overrides, args.config)
+    if args.yaml:
+        sys.stdout.write(config.to_yaml())
+    else:
+        Console(width=None if sys.stdout.isatty() else 200).print(config.table())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The command line: what it prints, how it ends, and that an error is one sentence without a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kitlib import __version__, cli
+from kitlib.config import Config, load_config
+from kitlib.errors import KitError
+
+
+def kitlib(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    return subprocess.run([sys.executable, "-m", "kitlib.cli", *words], capture_output=True, text=True, timeout=120)
+
+
+class Runner:
+    """Stands in for the TaskRunner: takes the settings, and raises what a test wants to see raised."""
+
+    seen: list[Config] = []
+    raises: BaseException | None = None
+
+    def run(self, config: Config) -> None:
+        self.seen.append(config)
+        if self.raises is not None:
+            raise self.raises
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> type[Runner]:
+    import types
+
+    module: Any = types.ModuleType("kitlib.trainer.task_runner")
+    module.TaskRunner = Runner
+    monkeypatch.setitem(sys.modules, "kitlib.trainer.task_runner", module)
+    monkeypatch.setattr(Runner, "seen", [])
+    monkeypatch.setattr(Runner, "raises", None)
+    return Runner
+
+
+def test_version() -> None:
+    result = kitlib("--version")
+    assert (result.returncode, result.stdout) == (0, f"kitlib {__version__}\n")
+
+
+def test_no_command_prints_the_usage() -> None:
+    result = kitlib()
+    assert result.returncode == 2
+    assert "usage: kitlib" in result.stderr
+
+
+def test_run_hands_the_settings_to_the_task_runner(runner: type[Runner], tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train_batch_size: 32, val_batch_size: 5}\n")
+    assert cli.main(["run", "data.train_batch_size=64", "--config", str(path), "trainer.logger=[console]"]) == 0
+    (config,) = runner.seen
+    assert (config.data.train_batch_size, config.data.val_batch_size) == (64, 5)
+    assert list(config.trainer.logger) == ["console"]
+
+
+def test_a_typo_ends_with_status_2_and_one_sentence_before_anything_runs(runner: type[Runner]) -> None:
+    result = kitlib("run", "data.train_batchsize=3")
+    assert result.returncode == 2
+    assert result.stderr.startswith("kitlib: data.train_batchsize is no setting of kitlib: did you mean data.train_batch_size")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_an_error_raised_on_purpose_is_a_sentence(runner: type[Runner], capsys: pytest.CaptureFixture[str]) -> None:
+    runner.raises = KitError("rows lack rm_scores")
+    assert cli.main(["run"]) == 2
+    assert capsys.readouterr().err == "kitlib: rows lack rm_scores\n"
+
+
+def test_ctrl_c_ends_with_130(runner: type[Runner], capsys: pytest.CaptureFixture[str]) -> None:
+    runner.raises = KeyboardInterrupt()
+    assert cli.main(["run"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_defect_keeps_its_traceback(runner: type[Runner]) -> None:
+    runner.raises = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["run"])
+
+
+def test_unknown_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["run", "--confg", "x.yaml"])
+    assert caught.value.code == 2
+    assert "--confg" in capsys.readouterr().err
+
+
+def test_config_prints_each_setting_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "data.train_batch_size=32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    line = next(line for line in lines if "data.train_batch_size" in line)
+    assert "32" in line
+    assert "override" in line
+    assert any("actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side" in line for line in lines)  # uncut
+
+
+def test_config_as_yaml_is_taken_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["config", "--yaml", "data.train_batch_size=32"]) == 0
+    path = tmp_path / "settings.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert load_config(file=path).data.train_batch_size == 32
