@@ -81,7 +81,9 @@ _ALL_FIELDS = (
     _tensor("teacher_logprobs", "float32", "(S, top_k)", "agent loop", "the teacher's log-probs of teacher_ids"),
     _tensor("rm_scores", "float32", "(R,)", "reward", "the reward on the last response token, 0 elsewhere"),
     # The trainer.
-    _tensor("log_probs", "float32", "(S,)", "old log-prob", "value at t scores token t+1; the last entry means nothing"),
+    _tensor(
+        "log_probs", "float32", "(S,)", "old log-prob", "value at t scores token t+1; the last entry means nothing"
+    ),
     _tensor("entropy", "float32", "(S,), then (R,)", "old log-prob", "per token; the trainer cuts it to the response"),
     _tensor("old_log_probs", "float32", "(R,)", "old log-prob", "log-probs under the policy before this update"),
     _tensor("ref_log_prob", "float32", "(R,)", "reference", "log-probs under the frozen reference policy"),

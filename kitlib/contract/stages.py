@@ -102,11 +102,15 @@ _ALL_STAGES = (
             *_all(*_DATASET_EXTRAS, required=False, note="as the dataset has them"),
             *_all("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids"),
             *_all("metrics", "extra_fields", "multi_modal_inputs"),
-            *_all("num_turns", "mm_processor_kwargs", "mm_processor_output", required=False, note="if the loop sets it"),
+            *_all(
+                "num_turns", "mm_processor_kwargs", "mm_processor_output", required=False, note="if the loop sets it"
+            ),
             Need("rollout_log_probs", ROLLOUT_LOG_PROBS),
             Need("rm_scores", ~REWARD_MODEL_COLOCATED, note="scored in the loop (streaming reward)"),
             Need("routed_experts", required=False, note="MoE routing replay"),
-            *_all("teacher_ids", "teacher_logprobs", when=DISTILLATION, required=False, note="last output of a session"),
+            *_all(
+                "teacher_ids", "teacher_logprobs", when=DISTILLATION, required=False, note="last output of a session"
+            ),
         ),
         tags_written=(
             "status",
@@ -191,7 +195,11 @@ _ALL_STAGES = (
         timer="old_log_prob",
         reads=(
             *_all("input_ids", "position_ids", "prompts", "responses", "response_mask", when=~BYPASS),
-            Need("rollout_log_probs", ROLLOUT_LOG_PROBS | BYPASS, note="compared with the trainer's; copied in bypass_mode"),
+            Need(
+                "rollout_log_probs",
+                ROLLOUT_LOG_PROBS | BYPASS,
+                note="compared with the trainer's; copied in bypass_mode",
+            ),
         ),
         writes=(Need("old_log_probs"), *_all("log_probs", "entropy", when=~BYPASS)),
         switches=(

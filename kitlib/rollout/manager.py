@@ -101,7 +101,7 @@ def _start_transformers_server(
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         prompt_length=rollout.prompt_length,
         response_length=rollout.response_length,
-        device=_device(config.trainer.device, rank),
+        device=device_of(config.trainer.device, rank),
         seed=rollout.seed + rank,
         name=f"server-{rank}",
     )
@@ -115,7 +115,8 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return sorted(ids)
 
 
-def _device(name: str, rank: int) -> torch.device:
+def device_of(name: str, rank: int = 0) -> torch.device:
+    """The device that `trainer.device` (auto, cpu or cuda) gives to a replica or worker."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name, rank % torch.cuda.device_count()) if name == "cuda" else torch.device(name)

@@ -135,7 +135,9 @@ class PPOTrainer(PPOStages):
             self.begin_step()
             batch = self.step()
             self.end_step()
-            if self.config.trainer.test_freq > 0 and (is_last or self.global_steps % self.config.trainer.test_freq == 0):
+            if self.config.trainer.test_freq > 0 and (
+                is_last or self.global_steps % self.config.trainer.test_freq == 0
+            ):
                 val_metrics = self.run_validation()
                 self.metrics |= val_metrics
             self.compute_metrics(batch)
@@ -200,7 +202,9 @@ class PPOTrainer(PPOStages):
         num_prompts = num_prompts or self.config.data.train_batch_size
         chunk = self.config.data.gen_batch_size or self.config.data.train_batch_size
         if num_prompts % chunk:
-            raise TrainerError(f"{num_prompts} prompts cannot be fetched in whole chunks of data.gen_batch_size={chunk}")
+            raise TrainerError(
+                f"{num_prompts} prompts cannot be fetched in whole chunks of data.gen_batch_size={chunk}"
+            )
         chunks = [self.fetch_one_gen_batch() for _ in range(num_prompts // chunk)]
         batch = chunks[0] if len(chunks) == 1 else TensorDict.cat(chunks)
         batch["global_steps"] = NonTensorData(self.global_steps)
@@ -248,7 +252,7 @@ class PPOTrainer(PPOStages):
             uids = self._register(batch, "val")
             num_sessions = self.config.actor_rollout_ref.rollout.val_kwargs.n
             sources = batch.get("data_source").tolist()
-            rows.expected |= {(source, uid): num_sessions for source, uid in zip(sources, uids, strict=True)}
+            rows.expected |= dict.fromkeys(zip(sources, uids, strict=True), num_sessions)
             self.agent_loop_manager.generate_sequences(batch)
             sampled, _ = self.replay_buffer.sample(self.global_steps, "val", batch_size=len(uids))
             self._collect(sampled.select_keys([sampled.keys[row] for row in final_rows(sampled.keys)]), rows, writer)
@@ -261,7 +265,16 @@ class PPOTrainer(PPOStages):
 
     def _collect(self, batch: KVBatchMeta, rows: ValidationRows, writer: RolloutWriter | None) -> None:
         """Keep the scores of one validation batch, one row a session."""
-        fields = ("prompts", "responses", "uid", "rm_scores", "num_turns", "reward_model", "data_source", "extra_fields")
+        fields = (
+            "prompts",
+            "responses",
+            "uid",
+            "rm_scores",
+            "num_turns",
+            "reward_model",
+            "data_source",
+            "extra_fields",
+        )
         data = self.pull(batch, *fields)
         infos = []
         for scores, extra in zip(data["rm_scores"].unbind(), data.get("extra_fields").tolist(), strict=True):

@@ -23,10 +23,16 @@ def summary(name: str, values: Tensor) -> dict[str, float]:
     if values.numel() == 0:
         return {f"{name}/{what}": float("nan") for what in ("mean", "max", "min")}
     values = values.float()
-    return {f"{name}/mean": values.mean().item(), f"{name}/max": values.max().item(), f"{name}/min": values.min().item()}
+    return {
+        f"{name}/mean": values.mean().item(),
+        f"{name}/max": values.max().item(),
+        f"{name}/min": values.min().item(),
+    }
 
 
-def compute_data_metrics(data: Mapping[str, Tensor], max_prompt_length: int, max_response_length: int) -> dict[str, float]:
+def compute_data_metrics(
+    data: Mapping[str, Tensor], max_prompt_length: int, max_response_length: int
+) -> dict[str, float]:
     """Scores, rewards, advantages, returns and lengths of a batch.
 
     Args:
@@ -71,7 +77,9 @@ def turn_metrics(num_turns: Sequence[int]) -> dict[str, float]:
     return {**summary("num_turns", turns), **summary("training/num_turns", turns)}
 
 
-def compute_timing_metrics(timing_raw: Mapping[str, float], num_response_tokens: int, num_tokens: int) -> dict[str, float]:
+def compute_timing_metrics(
+    timing_raw: Mapping[str, float], num_response_tokens: int, num_tokens: int
+) -> dict[str, float]:
     """timing_s/{name}, and timing_per_token_ms/{name}: `gen` per response token, the model passes per token of all."""
     metrics = {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
     per_token = {"gen": num_response_tokens} | dict.fromkeys(

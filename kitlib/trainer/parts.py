@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config, require_supported
 from kitlib.dataset import create_dataloaders
-from kitlib.models import load_tokenizer
+from kitlib.models import load_causal_lm, load_tokenizer
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
+from kitlib.rollout.manager import device_of
 from kitlib.transfer_queue import QueueProtocol
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.worker_group import LocalWorkerGroup
@@ -50,10 +51,12 @@ def build_parts(config: Config, tq: QueueProtocol) -> Parts:
     config.update("actor_rollout_ref.actor.optim.total_training_steps", steps, "the number of training steps")
     servers = LLMServerManager(config, tokenizer)
     try:
-        actor = LocalWorkerGroup(ActorRolloutRefWorker(config), tq)
+        model = load_causal_lm(config.actor_rollout_ref.model.path)
+        worker = ActorRolloutRefWorker(config, model, device_of(config.trainer.device))
     except BaseException:
         servers.close()
         raise
+    actor = LocalWorkerGroup(worker, tq)
     return Parts(
         tokenizer=tokenizer,
         train_dataloader=train_dataloader,

@@ -34,7 +34,9 @@ def describe(metrics: dict[str, Any]) -> str:
         parts.append(f"length {metrics['response_length/mean']:.1f}")
     if (value := accuracy(metrics)) is not None:
         parts.append(f"val acc {value:.3f}")
-    times = [f"{short} {metrics[f'timing_s/{name}']:.2f}" for name, short in _TIMERS.items() if f"timing_s/{name}" in metrics]
+    times = [
+        f"{short} {metrics[f'timing_s/{name}']:.2f}" for name, short in _TIMERS.items() if f"timing_s/{name}" in metrics
+    ]
     if times:
         parts.append(f"{metrics['timing_s/step']:.2f} s/step ({' '.join(times)})")
     return "  ".join(parts)

@@ -22,7 +22,9 @@ def register_trainer(name: str) -> Callable[[T], T]:
 
     def decorate(cls: T) -> T:
         if TRAINER_REGISTRY.get(name, cls) is not cls:
-            raise TrainerError(f"trainer mode {name!r} is already {TRAINER_REGISTRY[name].__qualname__}; pick another name")
+            raise TrainerError(
+                f"trainer mode {name!r} is already {TRAINER_REGISTRY[name].__qualname__}; pick another name"
+            )
         TRAINER_REGISTRY[name] = cls
         return cls
 
@@ -32,5 +34,7 @@ def register_trainer(name: str) -> Callable[[T], T]:
 def get_trainer_cls(name: str) -> type[PPOTrainer]:
     """The trainer class of a mode; an unknown mode is an error that lists the known ones."""
     if name not in TRAINER_REGISTRY:
-        raise TrainerError(f"trainer.v1.trainer_mode={name}: no such trainer; known are {', '.join(sorted(TRAINER_REGISTRY))}")
+        raise TrainerError(
+            f"trainer.v1.trainer_mode={name}: no such trainer; known are {', '.join(sorted(TRAINER_REGISTRY))}"
+        )
     return TRAINER_REGISTRY[name]

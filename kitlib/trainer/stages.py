@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from kitlib.algos.advantage import compute_advantage_for_multi_trajectories
-from kitlib.algos.aggregation import agg_loss
+from kitlib.algos import agg_loss, compute_advantage_for_multi_trajectories
 from kitlib.config import Config
 from kitlib.contract import StageRecord, stage
 from kitlib.replay_buffer import ReplayBuffer
@@ -146,13 +145,15 @@ class PPOStages:
         mask = data["response_mask"]
         scores = padded(data["rm_scores"])  # [num_rows, max R]
         self._refuse_bad_rewards(batch, scores)
+        algorithm = self.config.algorithm
         advantages, returns = compute_advantage_for_multi_trajectories(
-            token_level_rewards=scores,
-            response_mask=padded(mask),
-            uid=data.get("uid").tolist(),
-            batch_keys=batch.keys,
-            adv_estimator=self.config.algorithm.adv_estimator,
-            norm_adv_by_std_in_grpo=self.config.algorithm.norm_adv_by_std_in_grpo,
+            {"token_level_rewards": scores, "response_mask": padded(mask), "uid": data.get("uid").tolist()},
+            batch.keys,
+            algorithm.adv_estimator,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            norm_adv_by_std_in_grpo=algorithm.norm_adv_by_std_in_grpo,
+            config=algorithm,
         )
         fields = {
             "advantages": response_to_nested(advantages, mask),
@@ -192,8 +193,12 @@ class PPOStages:
     @stage("compute_metrics")
     def compute_metrics(self, batch: KVBatchMeta) -> dict[str, float]:
         """The numbers of the step under verl's names, from the real rows; throughput alone counts padding rows too."""
-        real = batch.select_keys([k for k, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")])
-        data = self.pull(real, "prompts", "responses", "response_mask", "advantages", "returns", "rm_scores", "num_turns")
+        real = batch.select_keys(
+            [k for k, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+        )
+        data = self.pull(
+            real, "prompts", "responses", "response_mask", "advantages", "returns", "rm_scores", "num_turns"
+        )
         columns = {name: padded(data[name]) for name in ("response_mask", "advantages", "returns")}
         columns["token_level_scores"] = columns["token_level_rewards"] = padded(data["rm_scores"])
         columns["prompt_length"] = torch.tensor([tag["prompt_len"] for tag in real.tags])

@@ -39,7 +39,9 @@ def make_loggers(names: Sequence[str], run_dir: Path | None) -> list[Observer]:
             loggers.append(ConsoleProgress())
         elif name == "jsonl":
             if run_dir is None:
-                raise TrainerError("trainer.logger names jsonl, which needs a run folder: pass run_dir, or drop it from the list")
+                raise TrainerError(
+                    "trainer.logger names jsonl, which needs a run folder: pass run_dir, or drop it from the list"
+                )
             loggers.append(JsonLines(run_dir / "metrics.jsonl"))
         else:
             raise TrainerError(f"trainer.logger names {name!r}; kitlib knows console and jsonl")

@@ -31,7 +31,9 @@ def test_several_sessions_give_best_worst_and_majority() -> None:
     metrics = validation_metrics(rows(infos, ["a"] * 4, expected=4))
     assert metrics["val-core/s/reward/mean@4"] == 0.5
     assert 0.85 < metrics["val-core/s/reward/best@4/mean"] <= 1.0
-    assert metrics["val-aux/s/reward/worst@4/mean"] == pytest.approx(1 - metrics["val-core/s/reward/best@4/mean"], abs=0.1)
+    assert metrics["val-aux/s/reward/worst@4/mean"] == pytest.approx(
+        1 - metrics["val-core/s/reward/best@4/mean"], abs=0.1
+    )
     assert metrics["val-core/s/reward/maj@4/mean"] > 0.5
     assert "val-aux/s/reward/best@2/mean" in metrics
 
