@@ -2,7 +2,8 @@
 
     python bench/import_time.py [REPEATS]
 
-Each measurement is a fresh interpreter; the smallest of REPEATS (5) counts, because anything else is another process's doing.
+Each measurement is a fresh interpreter; the smallest of REPEATS (5) counts, because anything else is another
+process's doing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def measure(module: str, repeats: int) -> tuple[float, float]:
     """(seconds for torch and tensordict, seconds for `module` after them), the smallest of `repeats` each."""
     runs = []
     for _ in range(repeats):
-        printed = subprocess.run([sys.executable, "-c", _PROGRAM.format(module=module)], capture_output=True, check=True)
+        printed = subprocess.run(
+            [sys.executable, "-c", _PROGRAM.format(module=module)], capture_output=True, check=True
+        )
         runs.append([float(word) for word in printed.stdout.split()])
     return min(run[0] for run in runs), min(run[1] for run in runs)
 

@@ -1,8 +1,9 @@
-"""TRL's GRPOTrainer on the shipped addition task; started by against_trl.py with the Python of an environment that has trl.
+"""TRL's GRPOTrainer on the shipped addition task; started by against_trl.py with the Python of an environment that
+has trl.
 
-Same model, tokenizer, rows, batch (16 prompts x 8), learning rate, clip range and lengths as `kitlib run` in against_trl.py; no KL
-term, fp32. Prints one JSON object: samples a second (the first steps left out) and held-out accuracy, sampled and greedy.
-"""
+Same model, tokenizer, rows, batch (16 prompts x 8), learning rate, clip range and lengths as `kitlib run` in
+against_trl.py; no KL term, fp32. Prints one JSON object: samples a second (the first steps left out) and held-out
+accuracy, sampled and greedy. """
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def correct(text: str, truth: str) -> float:
 
 
 def reward(completions, ground_truth, **kwargs):
-    return [correct(completion[0]["content"], truth) for completion, truth in zip(completions, ground_truth, strict=True)]
+    return [
+        correct(completion[0]["content"], truth) for completion, truth in zip(completions, ground_truth, strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -46,7 +49,9 @@ def accuracy(model, tokenizer, rows, max_new_tokens: int, do_sample: bool) -> fl
     sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if do_sample else {"do_sample": False}
     out = model.generate(**inputs, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.pad_token_id, **sampling)
     answers = tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return sum(correct(a, row["reward_model"]["ground_truth"]) for a, row in zip(answers, rows, strict=True)) / len(rows)
+    return sum(correct(a, row["reward_model"]["ground_truth"]) for a, row in zip(answers, rows, strict=True)) / len(
+        rows
+    )
 
 
 def main() -> None:
@@ -62,7 +67,9 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(f"{args.data}/models/add", padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(f"{args.data}/models/add", dtype=torch.float32)
     train, val = (pq.read_table(f"{args.data}/add/{split}.parquet").to_pylist() for split in ("train", "val"))
-    dataset = Dataset.from_list([{"prompt": r["prompt"], "ground_truth": r["reward_model"]["ground_truth"]} for r in train])
+    dataset = Dataset.from_list(
+        [{"prompt": r["prompt"], "ground_truth": r["reward_model"]["ground_truth"]} for r in train]
+    )
     times = StepTimes()
     config = GRPOConfig(
         output_dir="/tmp/trl_bench",
@@ -84,7 +91,12 @@ def main() -> None:
         disable_tqdm=True,
     )
     trainer = GRPOTrainer(
-        model=model, processing_class=tokenizer, reward_funcs=reward, args=config, train_dataset=dataset, callbacks=[times]
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        args=config,
+        train_dataset=dataset,
+        callbacks=[times],
     )
     trainer.train()
     torch.manual_seed(1000)

@@ -58,12 +58,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> None:
     """`kitlib run`."""
+    from rich.console import Console
+
     from kitlib.config import load_config
 
     config = load_config(args.overrides, args.config)  # before the slow imports: a typo is told at once
-    from kitlib.trainer.task_runner import TaskRunner
+    from kitlib.run import train
 
-    TaskRunner().run(config)
+    train(config, Console())
 
 
 def print_config(args: argparse.Namespace) -> None:

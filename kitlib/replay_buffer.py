@@ -1,20 +1,20 @@
 """The replay buffer: which finished groups become the next batch.
 
-verl 0.9.1: trainer/ppo/v1/replay_buffer.py, ReplayBuffer. It holds no data. It reads keys and tags from the queue and answers with
-a `KVBatchMeta`: the names of the rows that the trainer shall use.
+verl 0.9.1: trainer/ppo/v1/replay_buffer.py, ReplayBuffer. It holds no data. It reads keys and tags from the queue and
+answers with a `KVBatchMeta`: the names of the rows that the trainer shall use.
 
 A prompt marker walks through four statuses; the agent loop writes them, the buffer only reads:
 
     pending ──> running ──> finished      all sessions have settled, their rows are in the queue
                        └──> failure       all sessions have settled, at least one of them raised
 
-`sample(batch_size=k)` waits until k prompts are finished or failed, takes the k oldest (smallest `global_steps` on the marker),
-clears their markers, and returns every trajectory row of these prompts in the order in which the rows were first written.
+`sample(batch_size=k)` waits until k prompts are finished or failed, takes the k oldest (smallest `global_steps` on
+the marker), clears their markers, and returns every trajectory row of these prompts in the order in which the rows
+were first written.
 
-Differs from verl: it wakes up when the queue changes instead of polling every two seconds, it ends the wait with the original
-exception when a background task has died, and with an explanation when nothing is in flight that could still finish. Left out so
-far: group filtering (DAPO), refill of failed groups, staleness.
-"""
+Differs from verl: it wakes up when the queue changes instead of polling every two seconds, it ends the wait with the
+original exception when a background task has died, and with an explanation when nothing is in flight that could still
+finish. Left out so far: group filtering (DAPO), refill of failed groups, staleness. """
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The replay buffer in sync mode: when it wakes, what it takes, what it leaves, and how a wait that cannot end is ended."""
+"""The replay buffer in sync mode: when it wakes, what it takes, what it leaves, and how a wait that cannot end is
+ended."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_the_oldest_prompts_are_taken_and_only_their_markers_are_cleared(tq: Tra
     old = group(tq, "old", step=2)
     batch, metrics = ReplayBuffer(tq).sample(5, "train", batch_size=1)
     assert batch.keys == old
-    assert batch.partition_id == "train" and batch.fields is None and metrics == {}
+    assert (batch.partition_id, batch.fields, metrics) == ("train", None, {})
     assert set(tq.kv_list("train")["train"]) == {"new", "new_0_0", "new_1_0", "old_0_0", "old_1_0"}
 
 
@@ -138,4 +139,4 @@ def test_a_slow_store_without_change_signal_is_polled(tq: TransferQueue) -> None
     plain = Plain()
     marker(tq, "a", "running")
     batch, _ = ReplayBuffer(plain, poll_interval=0.01).sample(1, "train", 1)
-    assert len(batch) == 2 and plain.looks == 3
+    assert (len(batch), plain.looks) == (2, 3)

@@ -1,8 +1,8 @@
 """The `@stage` decorator: times a stage, records its begin and end, and holds it to the contract in strict mode.
 
-verl 0.9.1 has `marked_timer` around the calls of trainer/ppo/v1/trainer_base.py and nothing that checks fields: a column that
-one row lacks surfaces as a KeyError in a later stage, without a key. Here the stage that needs the column says so first.
-"""
+verl 0.9.1 has `marked_timer` around the calls of trainer/ppo/v1/trainer_base.py and nothing that checks fields: a
+column that one row lacks surfaces as a KeyError in a later stage, without a key. Here the stage that needs the column
+says so first. """
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class StageOwner(Protocol):
 def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Make a method a stage of the contract.
 
-    Begin and end go to `self.on_stage`; the seconds are added to `self.timing_raw[timer]`. With `self.strict`, the fields that
-    the contract requires are checked on every row of the batch handle before the call (reads) and on the handle that comes back
-    after it (writes); a missing one raises ContractError.
+    Begin and end go to `self.on_stage`; the seconds are added to `self.timing_raw[timer]`. With `self.strict`, the
+    fields that the contract requires are checked on every row of the batch handle before the call (reads) and on the
+    handle that comes back after it (writes); a missing one raises ContractError.
     """
     spec = STAGES[name]
 

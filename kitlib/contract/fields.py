@@ -1,10 +1,10 @@
 """Every field and tag that the V1 trainer keeps in the queue.
 
-Read from verl 0.9.1: experimental/agent_loop/agent_loop.py (AgentLoopOutput.as_dict), trainer/ppo/v1/agent_loop_tq.py and
-trainer/ppo/v1/trainer_base.py. Lengths of one row: P prompt tokens, R response tokens, S = P + R.
+Read from verl 0.9.1: experimental/agent_loop/agent_loop.py (AgentLoopOutput.as_dict), trainer/ppo/v1/agent_loop_tq.py
+and trainer/ppo/v1/trainer_base.py. Lengths of one row: P prompt tokens, R response tokens, S = P + R.
 
-A field has one row per key. `layout` says how a read hands the column back: "jagged" (a nested tensor, one row length a key),
-"scalar" (a dense vector, one number a key) or "object" (one Python object a key).
+A field has one row per key. `layout` says how a read hands the column back: "jagged" (a nested tensor, one row length
+a key), "scalar" (a dense vector, one number a key) or "object" (one Python object a key).
 """
 
 from __future__ import annotations

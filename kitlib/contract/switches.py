@@ -1,7 +1,8 @@
 """Config keys that decide which stages run and which fields they touch.
 
-verl 0.9.1 spreads these decisions over trainer/ppo/utils.py (need_reference_policy, need_critic), trainer/ppo/v1/trainer_base.py
-and trainer/config/ppo_trainer.yaml. Here each decision is a `Condition`: a sentence for the reader and a test for the machine.
+verl 0.9.1 spreads these decisions over trainer/ppo/utils.py (need_reference_policy, need_critic),
+trainer/ppo/v1/trainer_base.py and trainer/config/ppo_trainer.yaml. Here each decision is a `Condition`: a sentence
+for the reader and a test for the machine.
 
 `SWITCHES` holds verl's default of every key that a condition reads, so that the contract also answers without a config
 (for a live verl run whose config nobody handed over).

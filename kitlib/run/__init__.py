@@ -1,5 +1,5 @@
-"""What `kitlib run` adds around a TaskRunner: a run folder, the fields after every stage of the first step, a learning curve, and
-the numbers at the end.
+"""What `kitlib run` adds around a TaskRunner: a run folder, the fields after every stage of the first step, a
+learning curve, and the numbers at the end.
 
 verl 0.9.1: trainer/main_ppo.py prints the resolved config and starts the runner; the rest is kitlib's own.
 """

@@ -28,7 +28,9 @@ class RunResult:
 
 
 def new_run_dir(config: Config) -> Path:
-    """`kitlib.run_dir`, or a fresh runs/<date>-<time>. A folder that already holds a run is refused: nothing is overwritten."""
+    """`kitlib.run_dir`, or a fresh runs/<date>-<time>. A folder that already holds a run is refused: nothing is
+    overwritten.
+    """
     if config.kitlib.run_dir is None:
         return _fresh(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     folder = Path(config.kitlib.run_dir)

@@ -7,15 +7,15 @@ verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer. One step:
     on_step_end weight sync
     validate, metrics, dump, clear
 
-The trainer talks to its parts through the queue and keeps no tensor. A mode (sync, ...) is a subclass that fills in the hooks:
+The trainer talks to its parts through the queue and keeps no tensor. A mode (sync, ...) is a subclass that fills in
+the hooks:
 
     on_init_end       parts are built           on_sample_begin/_end   around the wait for finished groups
     on_train_begin    before the first step     on_step_begin/_end     around a step
     on_train_end      after the last step       on_validate_begin/_end around a validation
 
-Left out so far: critic, reference policy, reward model, checkpoints, skip and profiling switches. A config that asks for one of
-them is refused at the start (see parts.py).
-"""
+Left out so far: critic, reference policy, reward model, checkpoints, skip and profiling switches. A config that asks
+for one of them is refused at the start (see parts.py)."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class PPOTrainer(PPOStages):
         self.observers = [*make_loggers(config.trainer.logger, run_dir), *observers]
         self.strict = config.kitlib.strict
         self.global_steps = 0
+        self.epoch = 0  # pass over the training data that the step belongs to
         self.metrics: dict[str, float] = {}
         self.timing_raw: dict[str, float] = {}
         self.stage_records: deque[StageRecord] = deque(maxlen=NUM_RECORDS_KEPT)
@@ -110,9 +111,10 @@ class PPOTrainer(PPOStages):
 
     # The loop
 
-    def fit(self, agent_loop_manager: AgentLoopManagerTQ) -> dict[str, float]:
+    def fit(self, agent_loop_manager: AgentLoopManagerTQ | None = None) -> dict[str, float]:
         """Train until `total_training_steps`. Returns the metrics of the last validation."""
-        self.attach(agent_loop_manager)
+        if agent_loop_manager is not None:
+            self.attach(agent_loop_manager)
         try:
             for observer in self.observers:
                 observer.on_fit_begin(self)
@@ -151,6 +153,7 @@ class PPOTrainer(PPOStages):
     def begin_step(self) -> None:
         """Start the clock and the metrics of a step."""
         self.metrics, self.timing_raw = {}, {}
+        self.epoch = (self.global_steps - 1) // len(self.train_dataloader)
         self._step_began = time.perf_counter()
         self.on_step_begin()
 
@@ -173,11 +176,6 @@ class PPOTrainer(PPOStages):
         """Weight sync, then stop the clock of the step."""
         self.on_step_end()
         self.timing_raw["step"] = time.perf_counter() - self._step_began
-
-    @property
-    def current_epoch(self) -> int:
-        """Pass over the training data that `global_steps` falls into, counted from 0."""
-        return max(self.global_steps - 1, 0) // len(self.train_dataloader)
 
     def _log(self, metrics: dict[str, float]) -> None:
         for observer in self.observers:
@@ -241,7 +239,9 @@ class PPOTrainer(PPOStages):
 
     @stage("validate")
     def validate(self) -> dict[str, float]:
-        """Run every validation prompt through the agent loop in the partition `val`; returns val-core/* and val-aux/*."""
+        """Run every validation prompt through the agent loop in the partition `val`; returns val-core/* and
+        val-aux/*.
+        """
         assert self.parts is not None
         rows = ValidationRows()
         writer = self._validation_writer()
@@ -282,7 +282,7 @@ class PPOTrainer(PPOStages):
         rows.infos += infos
         rows.uids += data.get("uid").tolist()
         rows.data_sources += data.get("data_source").tolist()
-        if "num_turns" in data.keys():
+        if "num_turns" in data:
             rows.num_turns += data.get("num_turns").tolist()
         if writer is not None:
             writer.write(batch.keys, data, self.global_steps, extra=infos)

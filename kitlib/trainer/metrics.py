@@ -1,12 +1,11 @@
 """Numbers of a step, under the names that verl logs.
 
 verl 0.9.1: trainer/ppo/metric_utils.py (compute_data_metrics, compute_timing_metrics, compute_throughout_metrics),
-utils/debug/metrics.py (calculate_debug_metrics) and the staleness block of trainer_base.py, PPOTrainer._compute_metrics. Pure
-functions of tensors and numbers: nothing here touches the queue.
+utils/debug/metrics.py (calculate_debug_metrics) and the staleness block of trainer_base.py,
+PPOTrainer._compute_metrics. Pure functions of tensors and numbers: nothing here touches the queue.
 
-Differs from verl: padding rows are dropped before, by the caller, for everything but the throughput. Left out: gradient-variance
-proxies, mixture-of-experts and speculative-decoding statistics.
-"""
+Differs from verl: padding rows are dropped before, by the caller, for everything but the throughput. Left out:
+gradient-variance proxies, mixture-of-experts and speculative-decoding statistics."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ def compute_data_metrics(
     """Scores, rewards, advantages, returns and lengths of a batch.
 
     Args:
-        data: token_level_scores, token_level_rewards, advantages, returns, response_mask and, with a critic, values, each
+        data: token_level_scores, token_level_rewards, advantages, returns, response_mask and, with a critic, values,
+        each
             [num_rows, max R] zero-padded; prompt_length and response_length [num_rows].
         max_prompt_length, max_response_length: tokens; a row that reaches them counts as clipped.
 
@@ -104,7 +104,8 @@ def compute_throughput_metrics(timing_raw: Mapping[str, float], num_tokens: int,
 def rollout_probs_diff(rollout_log_probs: Tensor, old_log_probs: Tensor, response_mask: Tensor) -> dict[str, float]:
     """How far the server's probabilities are from the trainer's, token by token; all inputs [num_rows, max R].
 
-    On policy and in the same precision the difference is rounding; more means stale weights or another sampling temperature.
+    On policy and in the same precision the difference is rounding; more means stale weights or another sampling
+    temperature.
     """
     mask = response_mask.bool()
     rollout, actor = torch.exp(rollout_log_probs[mask]), torch.exp(old_log_probs[mask])  # [num_tokens]
@@ -123,8 +124,8 @@ def rollout_probs_diff(rollout_log_probs: Tensor, old_log_probs: Tensor, respons
 def staleness_metrics(tags: Sequence[Mapping[str, Any]], global_steps: int) -> dict[str, float]:
     """How old the weights were that wrote each row, in weight versions.
 
-    A row written by versions a..b spans b - a + 1 of them; at step s the actor holds version s - 1, so the row lags s - 1 - b
-    (and at worst s - 1 - a).
+    A row written by versions a..b spans b - a + 1 of them; at step s the actor holds version s - 1, so the row lags s
+    - 1 - b (and at worst s - 1 - a).
     """
     oldest = torch.tensor([tag["min_global_steps"] for tag in tags])
     newest = torch.tensor([tag["max_global_steps"] for tag in tags])

@@ -1,7 +1,7 @@
 """Who watches a run: an observer is told of stages, steps and validations, and changes nothing.
 
-verl 0.9.1 has loggers only (utils/tracking.py, Tracking), called with the metrics of a step. An observer also sees the begin
-and end of each stage, with the trainer at hand, so that an inspector can look into the queue in between.
+verl 0.9.1 has loggers only (utils/tracking.py, Tracking), called with the metrics of a step. An observer also sees
+the begin and end of each stage, with the trainer at hand, so that an inspector can look into the queue in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds what a trainer works with: tokenizer, data, actor, LLM servers, weight sync, agent loop.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._setup, and the wiring in trainer/main_ppo.py, TaskRunnerV1.run. Differs from verl:
-all parts live in this process (`kitlib.runtime=local`).
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._setup, and the wiring in trainer/main_ppo.py,
+TaskRunnerV1.run. Differs from verl: all parts live in this process (`kitlib.runtime=local`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The console logger: a live line on a terminal, one printed line a step elsewhere.
 
-verl 0.9.1: the tqdm bar of PPOTrainer.fit and the console backend of utils/tracking.py. Shown: step, reward, validation accuracy,
-response length, seconds by stage, time left.
+verl 0.9.1: the tqdm bar of PPOTrainer.fit and the console backend of utils/tracking.py. Shown: step, reward,
+validation accuracy, response length, seconds by stage, time left.
 """
 
 from __future__ import annotations

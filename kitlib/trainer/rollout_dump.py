@@ -1,12 +1,12 @@
 """Rollouts as JSON lines: what went in, what came out, what it was worth.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._log_rollout_data and _dump_generations. The columns are verl's: input,
-output, gts, score, step, uid (the key), and for validation each entry of reward_extra_info. Rows are sorted by uid, session
-and index, so that the generations of a prompt stand together.
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._log_rollout_data and _dump_generations. The columns are
+verl's: input, output, gts, score, step, uid (the key), and for validation each entry of reward_extra_info. Rows are
+sorted by uid, session and index, so that the generations of a prompt stand together.
 
-Differs from verl: all steps go to one file (`rollouts.jsonl` of the run folder) unless `trainer.rollout_data_dir` is set, which
-gives one file a step. Written in the caller's thread: a step of the shipped task is a few milliseconds of text.
-"""
+Differs from verl: all steps go to one file (`rollouts.jsonl` of the run folder) unless `trainer.rollout_data_dir` is
+set, which gives one file a step. Written in the caller's thread: a step of the shipped task is a few milliseconds of
+text."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The stages between sampling and clearing, one public method each, to be called by `step_once` or cell by cell.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, the `_compute_*`, `_update_*` and `_balance_batch` methods of PPOTrainer. Each takes a
-`KVBatchMeta` and gives one back. The tensors stay in the queue: a method pulls the fields it reads and puts the fields it
-writes; what passes between the methods is keys and tags.
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, the `_compute_*`, `_update_*` and `_balance_batch` methods of PPOTrainer.
+Each takes a `KVBatchMeta` and gives one back. The tensors stay in the queue: a method pulls the fields it reads and
+puts the fields it writes; what passes between the methods is keys and tags.
 
-Differs from verl: metrics go to `self.metrics` instead of an argument, so that a cell needs only the batch. Left out so far:
-reward model, reference policy, critic, rollout correction, distillation.
+Differs from verl: metrics go to `self.metrics` instead of an argument, so that a cell needs only the batch. Left out
+so far: reward model, reference policy, critic, rollout correction, distillation.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from kitlib.trainer.metrics import (
 from kitlib.trainer.rollout_dump import RolloutWriter
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, explain_get, padded
 from kitlib.workers.balance import calculate_workload, get_seqlen_balanced_partitions, log_seqlen_unbalance
+from kitlib.workers.bridge import partition_of
 from kitlib.workers.padding import response_from_nested, response_to_nested, upsample_batch_to_divisible_size
 from kitlib.workers.worker_group import LocalWorkerGroup
 
@@ -47,9 +48,9 @@ class PPOStages:
     replay_buffer: ReplayBuffer
     strict: bool
     global_steps: int
-    current_epoch: int
     metrics: dict[str, float]
     timing_raw: dict[str, float]
+    epoch: int
     rollout_writer: RolloutWriter | None
 
     def on_stage(self, record: StageRecord) -> None:
@@ -62,7 +63,17 @@ class PPOStages:
 
     def pull(self, batch: KVBatchMeta, *fields: str) -> TensorDict:
         """The driver reads fields of a batch: one row a key, in the order of `batch.keys`."""
-        return self.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
+        return self.tq.kv_batch_get(keys=batch.keys, partition_id=partition_of(batch), select_fields=list(fields))
+
+    def push(self, batch: KVBatchMeta, **fields: torch.Tensor) -> KVBatchMeta:
+        """The driver writes fields of a batch, one row a key. The handle that comes back has no extra_info."""
+        columns = TensorDict(fields, batch_size=len(batch))
+        return self.tq.kv_batch_put(keys=batch.keys, partition_id=partition_of(batch), fields=columns)
+
+    def tell_workers(self, batch: KVBatchMeta, **settings: Any) -> None:
+        """Put settings of one call on the handle; the workers find them beside the fields."""
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        batch.extra_info = {**(batch.extra_info or {}), "temperature": temperature, **settings}
 
     @stage("sample")
     def sample(self, batch_size: int | None = None) -> KVBatchMeta:
@@ -74,7 +85,7 @@ class PPOStages:
             self.global_steps, "train", batch_size or self.config.data.train_batch_size
         )
         self.metrics.update(metrics)
-        batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        self.tell_workers(batch)
         return batch
 
     @stage("balance_batch")
@@ -107,13 +118,10 @@ class PPOStages:
         Metrics: actor/entropy, training/rollout_probs_diff_*.
         """
         if self.config.algorithm.rollout_correction.bypass_mode:
-            data = self.pull(batch, "rollout_log_probs")
-            fields = TensorDict({"old_log_probs": data["rollout_log_probs"]}, batch_size=len(batch))
-            self.tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+            self.push(batch, old_log_probs=self.pull(batch, "rollout_log_probs")["rollout_log_probs"])
             return batch
 
-        batch.extra_info.update(calculate_entropy=True, compute_loss=False)
-        batch.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        self.tell_workers(batch, calculate_entropy=True, compute_loss=False)
         self.actor_rollout_wg.compute_log_prob(batch)
         data = self.pull(batch, "log_probs", "entropy", "response_mask", "rollout_log_probs")
         mask = data["response_mask"]
@@ -122,9 +130,7 @@ class PPOStages:
             "entropy": response_from_nested(data["entropy"], mask),
         }
         self._log_prob_metrics(response, data)
-        return self.tq.kv_batch_put(
-            keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(response, batch_size=len(batch))
-        )
+        return self.push(batch, **response)
 
     def _log_prob_metrics(self, response: dict[str, torch.Tensor], data: TensorDict) -> None:
         actor = self.config.actor_rollout_ref.actor
@@ -133,7 +139,7 @@ class PPOStages:
             padded(response["entropy"]), mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor
         )
         self.metrics["actor/entropy"] = entropy.item()
-        if "rollout_log_probs" in data.keys():
+        if "rollout_log_probs" in data:
             self.metrics.update(
                 rollout_probs_diff(padded(data["rollout_log_probs"]), padded(response["old_log_probs"]), mask)
             )
@@ -155,12 +161,8 @@ class PPOStages:
             norm_adv_by_std_in_grpo=algorithm.norm_adv_by_std_in_grpo,
             config=algorithm,
         )
-        fields = {
-            "advantages": response_to_nested(advantages, mask),
-            "returns": response_to_nested(returns, mask),
-        }
-        return self.tq.kv_batch_put(
-            keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
+        return self.push(
+            batch, advantages=response_to_nested(advantages, mask), returns=response_to_nested(returns, mask)
         )
 
     def _refuse_bad_rewards(self, batch: KVBatchMeta, scores: torch.Tensor) -> None:
@@ -178,14 +180,14 @@ class PPOStages:
         """Mini-batches of the clipped policy loss. Writes nothing to the queue; metrics actor/*."""
         actor = self.config.actor_rollout_ref.actor
         mini_batch_size = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        batch.extra_info.update(
+        self.tell_workers(
+            batch,
             calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0),
             global_batch_size=mini_batch_size,
             mini_batch_size=mini_batch_size,
             epochs=actor.ppo_epochs,
             seed=actor.data_loader_seed,
             dataloader_kwargs={"shuffle": actor.shuffle},
-            temperature=self.config.actor_rollout_ref.rollout.temperature,
         )
         self.metrics.update(self.actor_rollout_wg.update_actor(batch))
         return batch
@@ -206,9 +208,9 @@ class PPOStages:
         longest = (int(columns["prompt_length"].max()), int(columns["response_length"].max()))
         num_tokens = sum(tag["seq_len"] for tag in batch.tags)
         num_response_tokens = sum(tag["response_len"] for tag in batch.tags)
-        self.metrics |= {"training/global_step": self.global_steps, "training/epoch": self.current_epoch}
+        self.metrics |= {"training/global_step": self.global_steps, "training/epoch": self.epoch}
         self.metrics |= compute_data_metrics(columns, *longest)
-        if "num_turns" in data.keys():
+        if "num_turns" in data:
             self.metrics |= turn_metrics(data.get("num_turns").tolist())
         self.metrics |= compute_timing_metrics(self.timing_raw, num_response_tokens, num_tokens)
         self.metrics |= compute_throughput_metrics(self.timing_raw, num_tokens, self.actor_rollout_wg.dp_size)
@@ -225,4 +227,4 @@ class PPOStages:
     @stage("clear")
     def clear(self, batch: KVBatchMeta) -> None:
         """Remove the rows of the step, padding rows included, from the queue."""
-        self.tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+        self.tq.kv_clear(keys=batch.keys, partition_id=partition_of(batch))

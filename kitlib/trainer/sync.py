@@ -1,8 +1,8 @@
 """The synchronous trainer: generate, then train, each waiting for the other.
 
-verl 0.9.1: trainer/ppo/v1/trainer_sync.py, PPOTrainerSync. Every row is generated with the weights of the step before, so the
-update is on policy. The servers sleep while the trainer computes: on one GPU they would hold the memory it needs.
-"""
+verl 0.9.1: trainer/ppo/v1/trainer_sync.py, PPOTrainerSync. Every row is generated with the weights of the step
+before, so the update is on policy. The servers sleep while the trainer computes: on one GPU they would hold the
+memory it needs."""
 
 from __future__ import annotations
 

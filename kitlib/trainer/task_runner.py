@@ -1,7 +1,8 @@
 """One training run from config to closing: the outermost call of the chain.
 
-verl 0.9.1: trainer/main_ppo.py, TaskRunnerV1.run: start the queue, build the trainer by mode, build the agent loop on its LLM client,
-fit. Differs from verl: it runs in this process, not in a Ray actor, and it always closes what it has opened, also after Ctrl-C.
+verl 0.9.1: trainer/main_ppo.py, TaskRunnerV1.run: start the queue, build the trainer by mode, build the agent loop on
+its LLM client, fit. Differs from verl: it runs in this process, not in a Ray actor, and it always closes what it has
+opened, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config
 from kitlib.trainer import sync as _sync  # noqa: F401  registers the modes
 from kitlib.trainer.base import PPOTrainer
@@ -39,7 +41,7 @@ class TaskRunner:
 
     def __init__(self) -> None:
         self.trainer: PPOTrainer | None = None
-        self.agent_loop_manager = None
+        self.agent_loop_manager: AgentLoopManagerTQ | None = None
 
     def start(
         self,
@@ -73,7 +75,7 @@ class TaskRunner:
         """Train to the end. Returns the metrics of the last validation; saves the model to `run_dir/model`."""
         try:
             trainer = self.start(config, tq, run_dir, observers)
-            metrics = trainer.fit(self.agent_loop_manager)
+            metrics = trainer.fit()
             if run_dir is not None:
                 trainer.actor_rollout_wg.save_pretrained(run_dir / "model", trainer.tokenizer)
             return metrics

@@ -1,8 +1,8 @@
 """Loggers: where the numbers of each step go.
 
-verl 0.9.1: utils/tracking.py, Tracking. Names in `trainer.logger`: `console` (one line a step, or a progress bar on a terminal: see
-progress.py) and `jsonl` (metrics.jsonl in the run folder, one object a step). Left out so far: tensorboard, wandb and the others.
-"""
+verl 0.9.1: utils/tracking.py, Tracking. Names in `trainer.logger`: `console` (one line a step, or a progress bar on a
+terminal: see progress.py) and `jsonl` (metrics.jsonl in the run folder, one object a step). Left out so far:
+tensorboard, wandb and the others."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Validation: the same path as training, in the partition `val`, with greedy sampling by default.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._validate and _val_metrics_update, and trainer/ppo/metric_utils.py,
-process_validation_metrics. Per data source and variable: mean@n over the n sessions of each prompt, averaged over the prompts;
-with several sessions also std@n, and best@k, worst@k and maj@k by bootstrap. The core metric of a data source (`acc` if its reward
-function gives one, else `reward`) goes under val-core/, everything else under val-aux/.
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._validate and _val_metrics_update, and
+trainer/ppo/metric_utils.py, process_validation_metrics. Per data source and variable: mean@n over the n sessions of
+each prompt, averaged over the prompts; with several sessions also std@n, and best@k, worst@k and maj@k by bootstrap.
+The core metric of a data source (`acc` if its reward function gives one, else `reward`) goes under val-core/,
+everything else under val-aux/.
 
-A session that never stored a row counts as acc 0 (`acc_success_only` leaves it out), so a crash cannot look like progress.
-"""
+A session that never stored a row counts as acc 0 (`acc_success_only` leaves it out), so a crash cannot look like
+progress."""
 
 from __future__ import annotations
 

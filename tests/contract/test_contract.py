@@ -95,7 +95,8 @@ def test_a_stage_is_timed_and_recorded() -> None:
     owner.compute_advantage(Batch(["u_0_0"]))
     begin, end = owner.records
     assert (begin.stage, begin.seconds, begin.num_rows, begin.global_steps) == ("compute_advantage", None, 1, 3)
-    assert end.seconds is not None and end.error is None
+    assert end.seconds is not None
+    assert end.error is None
     assert owner.timing_raw["adv"] == pytest.approx(end.seconds)
 
 
