@@ -3,8 +3,9 @@
     kitlib run [key=value ...] [--config FILE]       train; the defaults run the shipped demo
     kitlib config [key=value ...] [--config FILE]    print the settings that a run would use, and where each came from
 
-verl 0.9.1: trainer/main_ppo.py, whose words `key=value` work here too. An error that kitlib raises on purpose is printed as its
-sentence and ends the command with status 2; Ctrl-C ends it with 130; anything else is a defect and keeps its traceback.
+verl 0.9.1: trainer/main_ppo.py, whose words `key=value` work here too. An error that kitlib raises on purpose is
+printed as its sentence and ends the command with status 2; Ctrl-C ends it with 130; anything else is a defect and
+keeps its traceback.
 """
 
 from __future__ import annotations

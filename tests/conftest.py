@@ -32,7 +32,8 @@ def _one_torch_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_thread_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a thread of kitlib running (fixtures of wider scope own the ones that were there before)."""
+    """Fail a test that leaves a thread of kitlib running (fixtures of wider scope own the ones that were there
+    before)."""
     before = kitlib_threads()
     yield
     deadline = time.monotonic() + GRACE_SECONDS

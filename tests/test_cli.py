@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kitlib import __version__, cli
 from kitlib.config import Config, load_config
@@ -20,27 +22,25 @@ def kitlib(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class Runner:
-    """Stands in for the TaskRunner: takes the settings, and raises what a test wants to see raised."""
+    """Stands in for a run: takes the settings, and raises what a test wants to see raised."""
 
-    seen: list[Config] = []
-    raises: BaseException | None = None
+    def __init__(self) -> None:
+        self.seen: list[Config] = []
+        self.raises: BaseException | None = None
 
-    def run(self, config: Config) -> None:
+    def train(self, config: Config, console: Console) -> None:
         self.seen.append(config)
         if self.raises is not None:
             raise self.raises
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> type[Runner]:
-    import types
-
-    module: Any = types.ModuleType("kitlib.trainer.task_runner")
-    module.TaskRunner = Runner
-    monkeypatch.setitem(sys.modules, "kitlib.trainer.task_runner", module)
-    monkeypatch.setattr(Runner, "seen", [])
-    monkeypatch.setattr(Runner, "raises", None)
-    return Runner
+def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
+    stand_in = Runner()
+    module: Any = types.ModuleType("kitlib.run")
+    module.train = stand_in.train
+    monkeypatch.setitem(sys.modules, "kitlib.run", module)
+    return stand_in
 
 
 def test_version() -> None:
@@ -54,7 +54,7 @@ def test_no_command_prints_the_usage() -> None:
     assert "usage: kitlib" in result.stderr
 
 
-def test_run_hands_the_settings_to_the_task_runner(runner: type[Runner], tmp_path: Path) -> None:
+def test_run_hands_over_the_settings(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("data: {train_batch_size: 32, val_batch_size: 5}\n")
     assert cli.main(["run", "data.train_batch_size=64", "--config", str(path), "trainer.logger=[console]"]) == 0
@@ -63,27 +63,29 @@ def test_run_hands_the_settings_to_the_task_runner(runner: type[Runner], tmp_pat
     assert list(config.trainer.logger) == ["console"]
 
 
-def test_a_typo_ends_with_status_2_and_one_sentence_before_anything_runs(runner: type[Runner]) -> None:
+def test_a_typo_ends_with_status_2_and_one_sentence_before_anything_runs(runner: Runner) -> None:
     result = kitlib("run", "data.train_batchsize=3")
     assert result.returncode == 2
-    assert result.stderr.startswith("kitlib: data.train_batchsize is no setting of kitlib: did you mean data.train_batch_size")
+    assert result.stderr.startswith(
+        "kitlib: data.train_batchsize is no setting of kitlib: did you mean data.train_batch_size"
+    )
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
 
 
-def test_an_error_raised_on_purpose_is_a_sentence(runner: type[Runner], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_raised_on_purpose_is_a_sentence(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     runner.raises = KitError("rows lack rm_scores")
     assert cli.main(["run"]) == 2
     assert capsys.readouterr().err == "kitlib: rows lack rm_scores\n"
 
 
-def test_ctrl_c_ends_with_130(runner: type[Runner], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_with_130(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     runner.raises = KeyboardInterrupt()
     assert cli.main(["run"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_defect_keeps_its_traceback(runner: type[Runner]) -> None:
+def test_a_defect_keeps_its_traceback(runner: Runner) -> None:
     runner.raises = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         cli.main(["run"])

@@ -1,4 +1,5 @@
-"""The package as others get it: what an import loads, the doors between rooms, the wheel, and three files kept in step."""
+"""The package as others get it: what an import loads, the doors between rooms, the wheel, and three files kept in
+step."""
 
 from __future__ import annotations
 
@@ -104,7 +105,9 @@ def test_constraints_pin_every_requirement_inside_its_range(project: dict[str, A
     for requirement in requirements(project, *EXTRAS):
         name = str(canonicalize_name(requirement.name))
         assert name in pins, f"constraints.txt does not pin {requirement.name}"
-        assert pins[name] in requirement.specifier, f"constraints.txt has {name}=={pins[name]}, pyproject wants {requirement}"
+        assert pins[name] in requirement.specifier, (
+            f"constraints.txt has {name}=={pins[name]}, pyproject wants {requirement}"
+        )
 
 
 def test_constraints_are_plain_public_versions() -> None:
@@ -115,7 +118,9 @@ def test_constraints_are_plain_public_versions() -> None:
     assert len({line.split("==")[0].lower() for line in lines}) == len(lines)
 
 
-def test_environment_installs_all_extras_with_the_constraints(project: dict[str, Any], pins: dict[str, Version]) -> None:
+def test_environment_installs_all_extras_with_the_constraints(
+    project: dict[str, Any], pins: dict[str, Version]
+) -> None:
     text = (ROOT / "environment.yml").read_text()
     environment = yaml.safe_load(text)
     dependencies = environment["dependencies"]

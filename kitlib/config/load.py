@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,8 @@ def _apply(tree: DictConfig, origins: dict[str, Origin], values: Mapping[str, An
 
 
 def _fill_in(tree: DictConfig, origins: dict[str, Origin]) -> None:
-    """Replace nulls (and `auto`) that stand for something found on this machine, before others follow them."""
+    """Replace what stands for something found on this machine, before other settings follow it."""
     raw: Any = OmegaConf.to_container(tree, resolve=False)
-    if raw["kitlib"]["run_dir"] is None:
-        tree.kitlib.run_dir = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-        origins["kitlib.run_dir"] = Origin("derived", "date and time")
     if raw["kitlib"]["data_dir"] is None:
         tree.kitlib.data_dir = str(data_path("mult_tool").parent)
         origins["kitlib.data_dir"] = Origin("derived", "shipped with the package")

@@ -76,7 +76,6 @@ def test_defaults_run_the_demo_on_one_process(config: Config) -> None:
     assert config.algorithm.adv_estimator == "grpo"
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "tool_agent"
     assert config.trainer.device in ("cpu", "cuda")  # never auto once loaded
-    assert config.trainer.default_local_dir == f"{config.kitlib.run_dir}/checkpoints"
 
 
 def test_default_paths_exist(config: Config) -> None:

@@ -1,0 +1,95 @@
+"""No setting is silently ignored: kitlib reads it, or a run refuses every value but its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kitlib
+from kitlib.algos import AlgoError
+from kitlib.algos.advantage import ADV_ESTIMATOR_REGISTRY
+from kitlib.config import ConfigError, load_config, require_supported
+from kitlib.config.schema import known_keys
+from kitlib.config.support import SUPPORTED
+
+# Settings below these names mean something only where the switch is not at its supported value, and that is refused.
+ONLY_WITH = {
+    "algorithm.filter_groups": "algorithm.filter_groups.enable",
+    "algorithm.pf_ppo": "algorithm.use_pf_ppo",
+    "algorithm.rollout_correction.rollout_is": "algorithm.rollout_correction.rollout_is",
+    "algorithm.rollout_correction.rollout_rs": "algorithm.rollout_correction.rollout_rs",
+    "actor_rollout_ref.model.lora_alpha": "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.target_modules": "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.actor.checkpoint": "trainer.save_freq",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "actor_rollout_ref.rollout.name",
+    "actor_rollout_ref.rollout.enforce_eager": "actor_rollout_ref.rollout.name",
+    "actor_rollout_ref.rollout.free_cache_engine": "actor_rollout_ref.rollout.name",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm": "actor_rollout_ref.rollout.name",
+    "critic": "critic.enable",
+    "reward.reward_model": "reward.reward_model.enable",
+    "reward.sandbox_fusion": "reward.sandbox_fusion.url",
+    "trainer.v1.colocate_async": "trainer.v1.trainer_mode",
+    "trainer.v1.separate_async": "trainer.v1.trainer_mode",
+    "trainer.v1.sampler.max_off_policy": "trainer.v1.trainer_mode",
+    "trainer.v1.sampler.sampler_kwargs": "trainer.v1.sampler.custom_sampler.path",
+    "trainer.resume_from_path": "trainer.resume_mode",
+    "trainer.default_local_dir": "trainer.save_freq",
+    "trainer.max_": "trainer.save_freq",
+    "global_profiler": "global_profiler.steps",
+    "ray_kwargs": "kitlib.runtime",
+}
+# Read by the loss functions of the registry; vanilla, the only one so far, needs none of them.
+OF_LOSSES = ("actor_rollout_ref.actor.policy_loss.", "actor_rollout_ref.actor.tau_")
+NOT_IN_SOURCE = {
+    "kitlib.data_dir",  # other settings follow it
+    "actor_rollout_ref.actor.grad_clip",  # optim.clip_grad follows it
+    "actor_rollout_ref.rollout.multi_turn.enable",  # as in verl, read by nobody
+    "trainer.project_name",  # labels, kept in the settings of the run folder
+    "trainer.experiment_name",
+    "data.train_max_samples",  # read as data.{split}_max_samples
+    "data.val_max_samples",
+}
+
+
+def names_in_source() -> set[str]:
+    """Every word of kitlib's code outside the rooms that only list settings."""
+    package = Path(kitlib.__file__).parent
+    files = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("config", "contract")]
+    return {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
+def test_every_setting_is_read_or_refused() -> None:
+    words = names_in_source()
+    ignored = [
+        key
+        for key in known_keys()
+        if key.rsplit(".", 1)[-1] not in words
+        and key not in SUPPORTED
+        and key not in NOT_IN_SOURCE
+        and not key.startswith((*ONLY_WITH, *OF_LOSSES))
+    ]
+    assert ignored == []
+
+
+def test_the_switches_above_are_refused() -> None:
+    assert set(ONLY_WITH.values()) <= set(SUPPORTED) <= set(known_keys())
+
+
+def test_the_defaults_are_supported() -> None:
+    require_supported(load_config())
+
+
+def test_a_setting_that_would_be_ignored_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_supported(load_config(["trainer.save_freq=5", "kitlib.runtime=ray"]))
+    first, second = str(caught.value).splitlines()
+    assert "trainer.save_freq=5 is not supported by this version: set trainer.save_freq=-1 or 0" in first + second
+    assert "set kitlib.runtime=local" in first + second
+
+
+def test_an_estimator_that_nobody_registered_is_refused() -> None:
+    missing = next(name for name in ("gdpo", "opo", "remax") if name not in ADV_ESTIMATOR_REGISTRY)
+    with pytest.raises(AlgoError, match=missing):
+        require_supported(load_config([f"algorithm.adv_estimator={missing}"]))
