@@ -2,7 +2,7 @@
 
 What it is given was written by a model, so it is data: it is parsed into a syntax tree and walked, never evaluated as
 Python, and every number on the way has a largest size. A wrong expression is answered with a line that begins with
-"error:", in lower case because the shipped models know no capitals.
+"error:", short and in lower case: a shipped model spends a token a character and knows no capitals.
 
 Stands where verl users put a function tool of their own (verl 0.9.1: multi_turn.function_tool_path).
 """
@@ -22,7 +22,7 @@ Number = int | float
 MAX_LENGTH = 100  # characters of an expression
 MAX_DIGITS = 30  # of any number, so that 9**9**9 is refused before it is computed
 
-_ALLOWED = re.compile(r"[\d+\-*/%(). ]+")
+_ALLOWED = re.compile(r"[0-9+\-*/%(). ]+")
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -55,9 +55,9 @@ async def calculator(expression: str) -> str:
 def evaluate(expression: str) -> Number:
     """The value of an expression. Raises a ValueError that says what is wrong with it, for the model to read."""
     if not isinstance(expression, str) or not _ALLOWED.fullmatch(expression):
-        raise _ExpressionError("only numbers, brackets and + - * / % are allowed")
+        raise _ExpressionError("not an expression")
     if len(expression) > MAX_LENGTH:
-        raise _ExpressionError(f"longer than {MAX_LENGTH} characters")
+        raise _ExpressionError("too long")
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
@@ -65,7 +65,7 @@ def evaluate(expression: str) -> Number:
     except ZeroDivisionError:
         raise _ExpressionError("division by zero") from None
     except OverflowError:
-        raise _ExpressionError("the number is too large") from None
+        raise _ExpressionError("too large") from None
 
 
 def _value(node: ast.expr) -> Number:
@@ -84,14 +84,14 @@ def _value(node: ast.expr) -> Number:
 def _check_power(base: Number, exponent: Number) -> None:
     """Powers are the one operator whose result can be huge, so its digits are counted before it is computed."""
     if base < 0 and not float(exponent).is_integer():
-        raise _ExpressionError("a root of a negative number")
+        raise _ExpressionError("root of a negative number")
     if base and exponent * math.log10(abs(base)) > MAX_DIGITS:
-        raise _ExpressionError("the number is too large")
+        raise _ExpressionError("too large")
 
 
 def _bounded(number: Number) -> Number:
     if not abs(number) < 10**MAX_DIGITS:  # false for nan as well
-        raise _ExpressionError("the number is too large")
+        raise _ExpressionError("too large")
     return number
 
 

@@ -63,7 +63,7 @@ class AgentLoopManagerTQ:
             AgentLoopWorkerTQ(config, tq, llm_client, tokenizer, handles[i % len(handles)], self.ledger)
             for i in range(num_workers)
         ]
-        self._threads = [_LoopThread(f"agent-loop-{i}") for i in range(num_workers)]
+        self._threads = [_LoopThread(f"kitlib-agent-loop-{i}") for i in range(num_workers)]
         self._closed = False
 
     def generate_sequences(self, batch: TensorDict) -> None:

@@ -25,7 +25,7 @@ Score = float | dict[str, Any]
 RewardFn = Callable[..., Any]  # returns Score, or an awaitable of it
 
 ANSWER_MARK = "####"
-_GSM8K_ANSWER = re.compile(re.escape(ANSWER_MARK) + r"\s*\$?(-?[\d.,]+)")
+_GSM8K_ANSWER = re.compile(re.escape(ANSWER_MARK) + r"\s*\$?(-?[0-9.,]+)")
 _RULES: dict[str, RewardFn] = {}
 
 

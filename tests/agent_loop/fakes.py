@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from kitlib.config import Config, load_config
-from kitlib.lessons.make_data.tokenizer import build_tokenizer
+from kitlib.lessons.make_data.tokenizer import CHARACTERS, build_tokenizer
 from kitlib.rollout.protocol import TokenOutput
 
 TOKENIZER = build_tokenizer()
+WIDE_TOKENIZER = build_tokenizer()
+WIDE_TOKENIZER.add_tokens([character for character in string.printable if character not in CHARACTERS])
 LOG_PROB = -0.5  # of every token that the fake client makes up
 
 Reply = str | TokenOutput | Exception | Callable[[list[int], dict[str, Any]], Any]
@@ -21,10 +24,9 @@ Reply = str | TokenOutput | Exception | Callable[[list[int], dict[str, Any]], An
 
 def config(*overrides: str) -> Config:
     """The shipped configuration with one agent loop worker and two sessions a prompt."""
-    return load_config(
-        ["actor_rollout_ref.rollout.agent.num_workers=1", "actor_rollout_ref.rollout.n=2", "data.train_batch_size=2"]
-        + ["actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides]
-    )
+    rollout = "actor_rollout_ref.rollout"
+    small = [f"{rollout}.agent.num_workers=1", f"{rollout}.n=2", "data.train_batch_size=2"]
+    return load_config([*small, "actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides])
 
 
 def ids(text: str) -> list[int]:
@@ -35,24 +37,23 @@ def text(token_ids: Any) -> str:
     return TOKENIZER.decode(list(token_ids))
 
 
-def answer(reply: str, step: int = 0, **kwargs: Any) -> TokenOutput:
+def answer(reply: str, step: int = 0, tokenizer: Any = TOKENIZER) -> TokenOutput:
     """A finished turn that says `reply`, written by weight version `step`."""
-    token_ids = ids(reply + "<|im_end|>")
+    token_ids = tokenizer.encode(reply + "<|im_end|>", add_special_tokens=False)
     versions = {"global_steps": step, "min_global_steps": step, "max_global_steps": step}
-    return TokenOutput(token_ids, [LOG_PROB] * len(token_ids), "completed", 0, versions, **kwargs)
+    return TokenOutput(token_ids, [LOG_PROB] * len(token_ids), "completed", 0, versions)
 
 
 class FakeClient:
     """Answers the k-th turn of each session with the k-th reply. Keeps the requests it got."""
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies: Reply, tokenizer: Any = TOKENIZER) -> None:
         self.replies = replies
+        self.tokenizer = tokenizer
         self.requests: list[dict[str, Any]] = []
         self.turns: dict[str, int] = {}
 
-    async def generate(
-        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
-    ) -> TokenOutput:
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         self.requests.append({"request_id": request_id, "prompt_ids": list(prompt_ids), **sampling_params})
         turn = self.turns.get(request_id, 0)
         self.turns[request_id] = turn + 1
@@ -64,7 +65,7 @@ class FakeClient:
                 reply = await reply
         if isinstance(reply, Exception):
             raise reply
-        return answer(reply) if isinstance(reply, str) else reply
+        return answer(reply, tokenizer=self.tokenizer) if isinstance(reply, str) else reply
 
 
 def row(question: str = "12*59=?", **columns: Any) -> dict[str, Any]:

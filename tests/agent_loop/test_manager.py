@@ -1,0 +1,133 @@
+"""Threads, chunks and ends: what the manager owns, and what is left when it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from kitlib.agent_loop import AgentLoopError, AgentLoopManagerTQ
+from kitlib.reward import RewardLoopWorker
+from kitlib.transfer_queue import TransferQueue
+from tests.agent_loop.fakes import TOKENIZER, FakeClient, batch_of, config, row
+
+
+def manager(tq: TransferQueue, client: Any, num_workers: int = 1, *overrides: str) -> AgentLoopManagerTQ:
+    settings = config(*overrides)
+    return AgentLoopManagerTQ(settings, tq, client, TOKENIZER, [RewardLoopWorker(settings, TOKENIZER)], num_workers)
+
+
+def wait_until(condition: Any, tq: TransferQueue, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, tq.kv_list()
+        tq.wait_for_change(tq.version, timeout=0.01)
+
+
+def agent_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("agent-loop")]
+
+
+def num_with_status(tq: TransferQueue, status: str) -> int:
+    return sum(tag.get("status") == status for tag in tq.kv_list("train").get("train", {}).values())
+
+
+class Gate:
+    """A reply that waits until it is opened, from whichever loop."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.cancelled: list[str] = []
+
+    def __call__(self, prompt_ids: Any, params: Any) -> Any:
+        return self._wait()
+
+    async def _wait(self) -> str:
+        try:
+            while not self.opened.is_set():
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.cancelled.append(threading.current_thread().name)
+            raise
+        return "####708"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_returns_at_once_and_every_prompt_is_run_by_some_worker(num_workers: int) -> None:
+    tq, gate = TransferQueue(), Gate()
+    with manager(tq, FakeClient(gate), num_workers) as agents:
+        agents.generate_sequences(batch_of([row() for _ in range(3)], ["a", "b", "c"]))
+        wait_until(lambda: num_with_status(tq, "running") == 3, tq)
+        assert num_with_status(tq, "finished") == 0
+        names = {str(record) for record in agents.ledger.running()}
+        assert {"prompt a", "session a_0", "session c_1"} <= names
+        gate.opened.set()
+        wait_until(lambda: num_with_status(tq, "finished") == 3, tq)
+        assert num_with_status(tq, "success") == 6
+
+
+def test_two_workers_share_the_prompts() -> None:
+    tq, gate = TransferQueue(), Gate()
+    agents = manager(tq, FakeClient(gate), 2)
+    agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
+    wait_until(lambda: len(agents.ledger.running()) == 6, tq)
+    agents.close()
+    assert sorted(gate.cancelled) == ["agent-loop-0"] * 2 + ["agent-loop-1"] * 2
+
+
+def test_close_in_the_middle_ends_tasks_and_threads_and_writes_no_status() -> None:
+    tq, gate = TransferQueue(), Gate()
+    agents = manager(tq, FakeClient(gate), 2)
+    agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
+    wait_until(lambda: len(agents.ledger.running()) == 6, tq)
+    agents.close()
+    assert agents.ledger.running() == ()
+    assert agents.ledger.failures() == ()
+    assert agent_threads() == []
+    assert num_with_status(tq, "running") == 2
+    agents.ledger.raise_if_failed()
+    agents.close()
+    with pytest.raises(AgentLoopError, match="closed AgentLoopManagerTQ"):
+        agents.generate_sequences(batch_of([row()], ["c"]))
+
+
+def test_a_fatal_error_surfaces_in_the_trainer_thread() -> None:
+    tq = TransferQueue()
+    with manager(tq, FakeClient(RuntimeError("out of memory"))) as agents:
+        agents.generate_sequences(batch_of([row()], ["a"]))
+        assert agents.ledger.failed_event.wait(10)
+        for attempt in (agents.ledger.raise_if_failed, lambda: agents.generate_sequences(batch_of([row()], ["b"]))):
+            with pytest.raises(AgentLoopError, match="the LLM server failed: RuntimeError: out of memory") as caught:
+                attempt()
+            assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_wrong_batch_raises_in_the_trainer_thread_and_starts_nothing() -> None:
+    tq = TransferQueue()
+    with manager(tq, FakeClient()) as agents:
+        with pytest.raises(AgentLoopError, match="no agent loop is called 'dreamer'"):
+            agents.generate_sequences(batch_of([row(agent_name="dreamer")], ["a"]))
+        assert agents.ledger.running() == ()
+        assert tq.kv_list() == {}
+
+
+def test_a_task_that_ignores_cancellation_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    tq, release = TransferQueue(), threading.Event()
+
+    async def stubborn() -> str:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
+                continue
+        return "####708"
+
+    agents = manager(tq, FakeClient(lambda prompt_ids, params: stubborn()))
+    agents.generate_sequences(batch_of([row()], ["a"]))
+    wait_until(lambda: len(agents.ledger.running()) == 3, tq)
+    agents.close(timeout=0.05)
+    assert "session a_0" in caplog.text
+    assert agent_threads() == []
