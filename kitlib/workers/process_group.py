@@ -11,33 +11,33 @@ last engine to close destroys it.
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
-
-_lock = threading.Lock()
-_num_leases = 0  # engines that use the group which this module started
 
 
 class ProcessGroupLease:
     """The right to use the default process group until `close`."""
 
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _num_open: ClassVar[int] = 0
+    """Leases on the group that this module started."""
+
     def __init__(self, device: torch.device) -> None:
-        global _num_leases
-        with _lock:
-            self._ours = _num_leases > 0 or not dist.is_initialized()
-            if self._ours and _num_leases == 0:
+        with self._lock:
+            self._ours = self._num_open > 0 or not dist.is_initialized()
+            if self._ours and self._num_open == 0:
                 backend = "nccl" if device.type == "cuda" else "gloo"
                 dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-            _num_leases += self._ours
+            ProcessGroupLease._num_open += self._ours
 
     def close(self) -> None:
         """Give the group back; the last of ours destroys it. Safe to call twice."""
-        global _num_leases
-        with _lock:
+        with self._lock:
             if not self._ours:
                 return
             self._ours = False
-            _num_leases -= 1
-            if _num_leases == 0:
+            ProcessGroupLease._num_open -= 1
+            if self._num_open == 0:
                 dist.destroy_process_group()

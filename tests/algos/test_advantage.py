@@ -66,7 +66,8 @@ def test_scaling_rewards_leaves_normalised_advantages_alone() -> None:
 def test_a_nan_reward_stays_in_its_group() -> None:
     rewards = torch.tensor([[float("nan")], [1.0], [0.0], [1.0]])
     advantages, _ = compute_grpo_outcome_advantage(rewards, torch.ones(4, 1), ["a", "a", "b", "b"])
-    assert advantages[:2].isnan().all() and advantages[2:].isfinite().all()
+    assert advantages[:2].isnan().all()
+    assert advantages[2:].isfinite().all()
 
 
 def test_last_output_of_each_session() -> None:
@@ -82,7 +83,8 @@ def test_masked_last_output_silences_its_session() -> None:
         "uid": ["a", "a", "a"],
     }
     advantages, _ = compute_advantage_for_multi_trajectories(data, ["a_0_0", "a_0_1", "a_1_0"], "grpo")
-    assert not advantages[:2].any() and advantages[2].all()
+    assert not advantages[:2].any()
+    assert advantages[2].all()
 
 
 def test_dispatch_names_the_missing_field() -> None:
@@ -96,7 +98,7 @@ def test_dispatch_names_the_missing_field() -> None:
 
 
 def test_own_estimator_gets_the_columns_it_names() -> None:
-    def own(token_level_rewards, response_mask, rollout_log_probs, gamma, config):  # noqa: ANN001, ANN202
+    def own(token_level_rewards, response_mask, rollout_log_probs, gamma, config):
         return rollout_log_probs * gamma, config["scale"] * token_level_rewards
 
     try:
@@ -107,7 +109,8 @@ def test_own_estimator_gets_the_columns_it_names() -> None:
             "rollout_log_probs": torch.ones(1, 2),
         }
         advantages, returns = compute_advantage(data, "own", gamma=0.5, config={"scale": 3})
-        assert advantages.tolist() == [[0.5, 0.5]] and returns.tolist() == [[3.0, 3.0]]
+        assert advantages.tolist() == [[0.5, 0.5]]
+        assert returns.tolist() == [[3.0, 3.0]]
         with pytest.raises(AlgoError, match="'own' is already"):
             register_adv_est("own")(compute_grpo_outcome_advantage)
     finally:

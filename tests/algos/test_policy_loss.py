@@ -62,7 +62,8 @@ def test_loss_config_reads_an_actor_section_and_keeps_defaults_for_null() -> Non
         clip_ratio_low = None
 
     config = LossConfig.from_actor(Actor(), batch_num_tokens=7)
-    assert config.clip_range() == (0.1, 0.3) and config.clip_ratio_c == 3.0
+    assert config.clip_range() == (0.1, 0.3)
+    assert config.clip_ratio_c == 3.0
     assert config.global_batch_info == {"batch_num_tokens": 7}
 
 

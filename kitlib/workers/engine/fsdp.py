@@ -107,7 +107,7 @@ class FSDPEngine:
         """
         assert self.optimizer is not None, "this engine was built without an optimizer"
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
-        grad_norm: float = _full(norm).item()
+        grad_norm = float(_full(norm).item())
         if not math.isfinite(grad_norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise WorkerError(

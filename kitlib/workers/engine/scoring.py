@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kitlib.workers.errors import WorkerError
@@ -64,7 +63,7 @@ class TokenScorer:
         logits = output.logits[0].float()  # [num_chosen, vocab]
         if temperature != 1.0:
             logits = logits / temperature
-        log_probs = -F.cross_entropy(logits, input_ids[row, position + 1], reduction="none")
+        log_probs = -nn.functional.cross_entropy(logits, input_ids[row, position + 1], reduction="none")
         return TokenScores(log_probs, entropy_from_logits(logits) if with_entropy else None)
 
 
