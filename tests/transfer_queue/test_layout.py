@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,6 @@ from tensordict import NonTensorStack, TensorDict
 from kitlib.transfer_queue import (
     QueueTypeError,
     QueueValueError,
-    TransferQueue,
     jagged,
     lengths,
     list_of_dict_to_tensordict,
@@ -18,9 +19,8 @@ from kitlib.transfer_queue import (
 )
 
 
-def round_trip(column: object, keys: tuple[str, ...] = ("a", "b")) -> object:
+def round_trip(tq: Any, column: object, keys: tuple[str, ...] = ("a", "b")) -> object:
     """Put one column and get it back; `.get` gives a column as it is, item access turns stacks into lists."""
-    tq = TransferQueue()
     tq.kv_batch_put(list(keys), "p", TensorDict({"x": column}, batch_size=len(keys)))
     return tq.kv_batch_get(list(keys), "p").get("x")
 
@@ -42,8 +42,8 @@ def is_jagged(column: object) -> bool:
         torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided),
     ],
 )
-def test_tensor_rows_come_back_jagged(column: torch.Tensor) -> None:
-    got = round_trip(column)
+def test_tensor_rows_come_back_jagged(tq: Any, column: torch.Tensor) -> None:
+    got = round_trip(tq, column)
     assert is_jagged(got)
     assert isinstance(got, torch.Tensor)
     assert got.dtype == column.dtype
@@ -51,10 +51,10 @@ def test_tensor_rows_come_back_jagged(column: torch.Tensor) -> None:
         assert torch.equal(row, expected)
 
 
-def test_rows_of_three_dimensions_are_ragged_where_they_differ() -> None:
-    equal = round_trip(torch.zeros(2, 3, 4))
+def test_rows_of_three_dimensions_are_ragged_where_they_differ(tq: Any) -> None:
+    equal = round_trip(tq, torch.zeros(2, 3, 4))
     assert (equal._ragged_idx, tuple(equal.values().shape)) == (1, (6, 4))  # type: ignore[attr-defined]
-    differing = round_trip(jagged_in_last(torch.zeros(3, 4), torch.zeros(3, 5)))
+    differing = round_trip(tq, jagged_in_last(torch.zeros(3, 4), torch.zeros(3, 5)))
     assert (differing._ragged_idx, tuple(differing.values().shape)) == (2, (3, 9))  # type: ignore[attr-defined]
 
 
@@ -62,19 +62,19 @@ def jagged_in_last(*rows: torch.Tensor) -> torch.Tensor:
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
-def test_what_a_get_builds_equals_what_torch_builds_from_the_rows() -> None:
+def test_what_a_get_builds_equals_what_torch_builds_from_the_rows(tq: Any) -> None:
     rows = [torch.arange(3), torch.arange(5), torch.arange(4)]
-    whole = round_trip(jagged(rows), ("a", "b", "c"))
+    whole = round_trip(tq, jagged(rows), ("a", "b", "c"))
     reference = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
     assert torch.equal(whole.offsets(), reference.offsets())  # type: ignore[attr-defined]
     assert whole.offsets().dtype == reference.offsets().dtype  # type: ignore[attr-defined]
     assert (whole._get_min_seqlen(), whole._get_max_seqlen()) == (3, 5)  # type: ignore[attr-defined]
-    dense = round_trip(torch.arange(6).reshape(2, 3))
+    dense = round_trip(tq, torch.arange(6).reshape(2, 3))
     assert (dense._get_min_seqlen(), dense._get_max_seqlen()) == (3, 3)  # type: ignore[attr-defined]
 
 
-def test_one_scalar_a_row_comes_back_dense() -> None:
-    got = round_trip(torch.tensor([1.0, 2.0]))
+def test_one_scalar_a_row_comes_back_dense(tq: Any) -> None:
+    got = round_trip(tq, torch.tensor([1.0, 2.0]))
     assert isinstance(got, torch.Tensor)
     assert not got.is_nested
     assert got.tolist() == [1.0, 2.0]
@@ -89,21 +89,21 @@ def test_one_scalar_a_row_comes_back_dense() -> None:
         ([np.float32(1.5), b"x"], [np.float32(1.5), b"x"]),
     ],
 )
-def test_objects_come_back_as_a_stack_with_tuples_and_sets_as_lists(values: list, expected: list) -> None:
-    got = round_trip(NonTensorStack(*values))
+def test_objects_come_back_as_a_stack_with_tuples_and_sets_as_lists(tq: Any, values: list, expected: list) -> None:
+    got = round_trip(tq, NonTensorStack(*values))
     assert isinstance(got, NonTensorStack)
     assert got.tolist() == expected
 
 
-def test_arrays_stay_arrays() -> None:
-    got = round_trip(NonTensorStack(np.arange(2), np.arange(3)))
+def test_arrays_stay_arrays(tq: Any) -> None:
+    got = round_trip(tq, NonTensorStack(np.arange(2), np.arange(3)))
     assert isinstance(got, NonTensorStack)
     assert [array.tolist() for array in got.tolist()] == [[0, 1], [0, 1, 2]]
 
 
-def test_rows_that_do_not_fit_together_degrade_step_by_step() -> None:
+def test_rows_that_do_not_fit_together_degrade_step_by_step(tq: Any) -> None:
     def column(first: object, second: object) -> object:
-        tq = TransferQueue()
+        tq.kv_clear(["a", "b"], "p")
         tq.kv_put("a", "p", {"x": first})
         tq.kv_put("b", "p", {"x": second})
         return tq.kv_batch_get(["a", "b"], "p").get("x")
@@ -118,8 +118,8 @@ def test_rows_that_do_not_fit_together_degrade_step_by_step() -> None:
     assert with_none.tolist()[1] is None
 
 
-def test_a_graph_stays_outside() -> None:
-    assert not round_trip(torch.ones(2, 3, requires_grad=True) * 2).requires_grad  # type: ignore[attr-defined]
+def test_a_graph_stays_outside(tq: Any) -> None:
+    assert not round_trip(tq, torch.ones(2, 3, requires_grad=True) * 2).requires_grad  # type: ignore[attr-defined]
 
 
 def test_list_of_dict_to_tensordict_picks_a_layout_for_each_field() -> None:

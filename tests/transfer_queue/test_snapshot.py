@@ -14,6 +14,7 @@ from kitlib.transfer_queue import (
     KVBatchMeta,
     MissingFieldsError,
     QueueFullError,
+    QueueRuntimeError,
     QueueTypeError,
     QueueValueError,
     TransferQueue,
@@ -200,6 +201,13 @@ class TestCapacity:
             tq.kv_put("b", "p", {"x": torch.ones(20)})
         tq.kv_clear("a", "p")
         tq.kv_put("b", "p", {"x": torch.ones(20)})
+
+
+def test_a_closed_queue_says_so(tq: TransferQueue) -> None:
+    tq.close()
+    tq.close()
+    with pytest.raises(QueueRuntimeError, match="closed"):
+        tq.kv_list()
 
 
 def test_threads_never_see_a_value_under_another_key() -> None:
