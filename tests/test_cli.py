@@ -18,7 +18,9 @@ from kitlib.errors import KitError
 
 def kitlib(*words: str) -> subprocess.CompletedProcess[str]:
     """The command as a user starts it."""
-    return subprocess.run([sys.executable, "-m", "kitlib.cli", *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "kitlib.cli", *words], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 class Runner:

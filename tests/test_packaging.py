@@ -52,46 +52,43 @@ def requirements(project: dict[str, Any], *extras: str) -> list[Requirement]:
     return [requirement for requirement in found if requirement.marker is None or requirement.marker.evaluate()]
 
 
-def python(program: str, **env: str) -> str:
-    """Output of a fresh interpreter outside the checkout."""
+def run(*command: str, cwd: Path | str = ROOT, **env: str) -> str:
+    """Output of a command that must succeed."""
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd="/", env={**os.environ, **env}, timeout=120
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **env}, timeout=120, check=False
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def python(program: str, root: Path = ROOT) -> str:
+    """Output of a fresh interpreter that finds kitlib in `root` and stands elsewhere."""
+    return run(sys.executable, "-c", program, cwd="/", PYTHONPATH=str(root))
 
 
 @pytest.mark.parametrize("module", ["kitlib", "kitlib.trainer", "kitlib.inspector", "kitlib.cli"])
 def test_an_import_loads_nothing_that_a_bare_machine_lacks(module: str) -> None:
     program = f"import sys, json, {module}; print(json.dumps([name for name in {LAZY} if name in sys.modules]))"
-    assert json.loads(python(program, PYTHONPATH=str(ROOT))) == []
+    assert json.loads(python(program)) == []
 
 
 def test_import_kitlib_leaves_heavy_libraries_to_those_who_need_them() -> None:
     heavy = ["transformers", "pyarrow", "torchdata", "omegaconf", "rich", "datasets"]
     program = f"import sys, json, kitlib; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
-    assert json.loads(python(program, PYTHONPATH=str(ROOT))) == []
+    assert json.loads(python(program)) == []
 
 
 def test_doors_between_rooms_are_kept() -> None:
-    command = Path(sys.executable).with_name("lint-imports")
-    result = subprocess.run([str(command), "--no-cache"], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert result.returncode == 0, result.stdout
+    run(str(Path(sys.executable).with_name("lint-imports")), "--no-cache")
 
 
 def test_the_wheel_carries_data_and_settings(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-        timeout=120,
-    )
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
     (wheel,) = tmp_path.glob("kitlib-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     program = "from kitlib.config import load_config; print(load_config().data.train_files)"
-    train_files = python(program, PYTHONPATH=str(tmp_path / "site")).strip()
+    train_files = python(program, tmp_path / "site").strip()
     assert train_files == str(tmp_path / "site/kitlib/_data/mult_tool/train.parquet")
     assert Path(train_files).exists()
 
@@ -135,7 +132,7 @@ def test_environment_installs_all_extras_with_the_constraints(
 
 
 def test_no_file_in_git_is_large() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT)
+    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, check=False)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     names = [name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]

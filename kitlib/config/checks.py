@@ -97,9 +97,10 @@ COUNTS = (
     "reward.num_workers",
     "transfer_queue.backend.SimpleStorage.total_storage_size",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units",
+    "kitlib.num_threads",
 )
 
-# (name, test, what is expected)
+# A setting, the test it must pass, and that test in words.
 RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         f"{ROLLOUT}.temperature",
@@ -255,7 +256,7 @@ def _lengths(values: Values) -> Iterator[str]:
 
 def _sampled_validation(values: Values) -> Iterator[str]:
     if values[f"{ROLLOUT}.val_kwargs.do_sample"] and values[f"{ROLLOUT}.val_kwargs.temperature"] == 0:
-        yield f"{ROLLOUT}.val_kwargs: do_sample=true with temperature=0 is greedy: raise temperature, or do_sample=false"
+        yield f"{ROLLOUT}.val_kwargs.do_sample=true with temperature=0 is greedy: raise the temperature or unset it"
 
 
 def _resume(values: Values) -> Iterator[str]:

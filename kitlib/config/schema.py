@@ -50,6 +50,7 @@ TYPES = {
     "data.seed": "int | null",
     "global_profiler.steps": "list | null",
     "ray_kwargs.ray_init.num_cpus": "int | null",
+    "kitlib.num_threads": "int | null",
 }
 _PYTHON = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "null": type(None)}
 
@@ -127,7 +128,7 @@ def fit(key: str, value: Any) -> Any:
 def near_names(key: str) -> list[str]:
     """Settings that `key` may stand for: the same last part under another group first, then similar spelling."""
     known = list(known_keys())
-    by_tail = [name for name in known if name.endswith("." + key) or name.endswith("." + key.rsplit(".", 1)[-1])]
+    by_tail = [name for name in known if name.endswith(("." + key, "." + key.rsplit(".", 1)[-1]))]
     by_spelling = difflib.get_close_matches(key, known, n=3, cutoff=0.8)
     tails: dict[str, str] = {}
     for name in known:

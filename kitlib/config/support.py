@@ -19,7 +19,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "trainer.checkpoint_callback_class": (None,),
     "algorithm.use_kl_in_reward": (False,),
     "algorithm.filter_groups.enable": (False,),
-    "algorithm.rollout_correction.bypass_mode": (False,),
     "algorithm.rollout_correction.rollout_is": (None,),
     "algorithm.rollout_correction.rollout_rs": (None,),
     "algorithm.use_pf_ppo": (False,),
