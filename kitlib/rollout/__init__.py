@@ -1,6 +1,7 @@
 """Rollout: servers that turn prompts into tokens, the clients that spread requests over them, and the weight sync.
 
-verl 0.9.1: workers/rollout/ and checkpoint_engine/. TransformersServer is loaded on first use, because it imports transformers.
+verl 0.9.1: workers/rollout/ and checkpoint_engine/. TransformersServer is loaded on first use, because it imports
+transformers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which server a request goes to: the one its conversation is on already, else the one with the fewest requests.
 
-verl 0.9.1: workers/rollout/router.py, GlobalRequestLoadBalancer.
-Left out: being a Ray actor, routers loaded from a YAML file, routing by content; a tie goes to the first server, not to a random
-one, so that a run can be repeated.
+verl 0.9.1: workers/rollout/router.py, GlobalRequestLoadBalancer. Left out: being a Ray actor, routers loaded from a
+YAML file, routing by content; a tie goes to the first server, not to a random one, so that a run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Weight sync: what the trainer tells the rollout servers between two phases.
 
-verl 0.9.1: checkpoint_engine/base.py, CheckpointEngineManager.
-Left out: process groups and bucketed transfer (NCCL, NIXL): actor and servers share this process, so a state dict is enough;
-freeing the KV cache without sleeping.
+verl 0.9.1: checkpoint_engine/base.py, CheckpointEngineManager. Left out: process groups and bucketed transfer (NCCL,
+NIXL): actor and servers share this process, so a state dict is enough; freeing the KV cache without sleeping.
 
 Who calls what, in verl's trainers:
     sync             sample -> sleep_replicas -> train -> update_weights
@@ -31,8 +30,9 @@ class WeightSource(Protocol):
 class CheckpointEngineManager:
     """Carries weights from `actor_wg` to `replicas`, and speaks to all replicas at once.
 
-    `backend` is rollout.checkpoint_engine.backend. "naive": the replicas are asleep or idle, they get the weights and wake up.
-    Any other: they are serving, so requests in flight are aborted, and resumed by clients that can (partial rollout).
+    `backend` is rollout.checkpoint_engine.backend. "naive": the replicas are asleep or idle, they get the weights and
+    wake up. Any other: they are serving, so requests in flight are aborted, and resumed by clients that can (partial
+    rollout).
     """
 
     def __init__(self, actor_wg: WeightSource, replicas: Sequence[LLMServer], backend: str = "naive") -> None:
@@ -42,7 +42,8 @@ class CheckpointEngineManager:
         self._global_steps = 0
 
     def update_weights(self, global_steps: int | None = None) -> None:
-        """Give every replica the actor's weights as version `global_steps` (None: the version stays) and leave it serving."""
+        """Give every replica the actor's weights as version `global_steps` (None: the version stays) and leave it
+        serving."""
         if global_steps is not None:
             self._global_steps = global_steps
         state_dict = self.actor_wg.state_dict_for_rollout()
@@ -65,7 +66,8 @@ class CheckpointEngineManager:
             replica.wake_up()
 
     def abort_replicas(self, reject_request: bool = False) -> None:
-        """End all requests with what they have; requests that come later wait, or are answered "aborted" if `reject_request`."""
+        """End all requests with what they have; requests that come later wait, or are answered "aborted" if
+        `reject_request`."""
         for replica in self.replicas:
             replica.abort_all_requests(reject_request)
 

@@ -1,8 +1,8 @@
 """What an agent loop talks to: one generate call, whichever server answers it.
 
-verl 0.9.1: workers/rollout/llm_server.py, LLMServerClient and FullyAsyncLLMServerClient.
-Left out: images, priorities, retries while the pool is empty. The request_id goes through to the server (verl sends a fresh one a
-turn, because vLLM finds a shared prefix by content).
+verl 0.9.1: workers/rollout/llm_server.py, LLMServerClient and FullyAsyncLLMServerClient. Left out: images,
+priorities, retries while the pool is empty. The request_id goes through to the server (verl sends a fresh one a turn,
+because vLLM finds a shared prefix by content).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LLMServerClient:
 class FullyAsyncLLMServerClient(LLMServerClient):
     """Resumes what was aborted, so that the agent loop sees one output made over several attempts (partial rollout).
 
-    The token budget is max_tokens, else `response_length`, and counts over all attempts. Tokens and log-probs of the attempts are
-    joined; min_global_steps and max_global_steps span the weight versions that made a token.
+    The token budget is max_tokens, else `response_length`, and counts over all attempts. Tokens and log-probs of the
+    attempts are joined; min_global_steps and max_global_steps span the weight versions that made a token.
     """
 
     def __init__(self, load_balancer: GlobalRequestLoadBalancer, response_length: int | None = None) -> None:

@@ -1,8 +1,9 @@
 """The decoder behind the transformers server: requests in, finished outputs out, one token a step. No threads here.
 
-verl 0.9.1 leaves this to vLLM's engine core. What is kept of it: requests join and leave between decode steps, a prompt that several
-waiting requests share is computed once, and the next turn of a conversation computes only its new tokens.
-Left out: preemption (a row always has room for its longest output), chunked prefill of one prompt, beam search, multi-modal input.
+verl 0.9.1 leaves this to vLLM's engine core. What is kept of it: requests join and leave between decode steps, a
+prompt that several waiting requests share is computed once, and the next turn of a conversation computes only its new
+tokens. Left out: preemption (a row always has room for its longest output), chunked prefill of one prompt, beam
+search, multi-modal input.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kitlib.rollout.protocol import RolloutError, StopReason, TokenOutput
 from kitlib.rollout.sampling import SamplingControls, sample, uniforms
 from kitlib.rollout.slot_cache import SlotCache
 from kitlib.rollout.slot_table import Moves, Request, SlotTable
+from kitlib.rollout.weights import copy_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -78,7 +80,7 @@ class DecodingEngine:
     def abort_all(self) -> list[Finished]:
         """End every request, active or waiting, with what it has."""
         finished = self._finish(np.arange(self.num_active), "aborted")
-        finished += [(request, self._empty_output()) for request in self.waiting]
+        finished += [(request, self.empty_output()) for request in self.waiting]
         self.waiting.clear()
         return finished
 
@@ -89,14 +91,14 @@ class DecodingEngine:
         self._move(self._table.release(np.array(rows, dtype=np.int64)))
 
     def load_weights(self, state_dict: Mapping[str, Tensor], global_steps: int) -> None:
-        """Copy new weights into the model. Active rows go on with the keys and values they have, parked ones are dropped."""
-        self.model.load_state_dict(state_dict)
+        """Copy new weights into the model. Active rows go on with the keys and values they have, parked ones are
+        dropped."""
+        copy_weights(self.model, state_dict, global_steps)
         self.global_steps = global_steps
         self._table.forget_parked()
 
     def free_cache(self) -> None:
-        """Give the memory of the KV cache back. No row may be active."""
-        assert self.num_active == 0
+        """Give the memory of the KV cache back. No row may be active, except when the engine is not used any more."""
         self._table.forget_parked()
         self._cache.free()
 
@@ -119,9 +121,11 @@ class DecodingEngine:
         return self._append(joined, logits)
 
     def _share_prompts(self, batch: list[Request], cached: list[int]) -> tuple[list[int], list[int]]:
-        """Order `batch` so that requests whose prompt an earlier one computes come last; name that earlier one for each.
+        """Order `batch` so that requests whose prompt an earlier one computes come last; name that earlier one for
+        each.
 
-        Returns the order (indices into the batch) and, for each of the last ones, the place of its leader in that order.
+        Returns the order (indices into the batch) and, for each of the last ones, the place of its leader in that
+        order.
         """
         place_of_prompt: dict[bytes, int] = {}
         computed: list[int] = []
@@ -144,7 +148,8 @@ class DecodingEngine:
         return torch.cat([logits, logits[torch.tensor(leaders, device=logits.device)]])
 
     def _prefill(self, rows: slice) -> Tensor:
-        """Compute the prompts of `rows`, as many rows at once as the token budget allows. Returns logits [num_rows, vocab]."""
+        """Compute the prompts of `rows`, as many rows at once as the token budget allows. Returns logits [num_rows,
+        vocab]."""
         table, logits, start = self._table, [], rows.start
         while start < rows.stop:
             counts = table.length[start : rows.stop] - table.num_cached[start : rows.stop]
@@ -157,8 +162,8 @@ class DecodingEngine:
     def _prefill_chunk(self, rows: slice) -> Tensor:
         """New tokens stand at the right end, so that the last column is the last token of every row.
 
-        The padding on the left is given the positions that follow the row's last token: they are written now, never attended to,
-        and written again when the row gets there.
+        The padding on the left is given the positions that follow the row's last token: they are written now, never
+        attended to, and written again when the row gets there.
         """
         table = self._table
         cached = table.num_cached[rows, None]
@@ -178,7 +183,8 @@ class DecodingEngine:
         return self._append(rows, logits)
 
     def _forward(self, rows: slice, token_ids: np.ndarray, positions: np.ndarray, position_ids: np.ndarray) -> Tensor:
-        """Run the model on int64 [num_rows, width] and return the logits of the last column, float32 [num_rows, vocab_size]."""
+        """Run the model on int64 [num_rows, width] and return the logits of the last column, float32 [num_rows,
+        vocab_size]."""
         kv_length = int(self._table.length[rows].max())
         self._cache.reserve(self._table.num_used, int(positions.max()) + 1)
         device = self.model.device
@@ -234,7 +240,7 @@ class DecodingEngine:
         table = self._table
         output = slice(table.prompt_length[row], table.length[row])
         if output.start == output.stop:
-            return self._empty_output()
+            return self.empty_output()
         return TokenOutput(
             token_ids=table.tokens[row, output].tolist(),
             log_probs=table.log_probs[row, output].tolist() if table.requests[row].params.logprobs else None,  # type: ignore[union-attr]
@@ -247,7 +253,8 @@ class DecodingEngine:
             },
         )
 
-    def _empty_output(self) -> TokenOutput:
+    def empty_output(self) -> TokenOutput:
+        """The answer to a request that is aborted before its first token."""
         versions = dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), self.global_steps)
         return TokenOutput(token_ids=[], stop_reason="aborted", extra_fields=versions | {"num_cached_tokens": 0})
 

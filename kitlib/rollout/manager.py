@@ -25,11 +25,11 @@ LoadModel = Callable[[], "PreTrainedModel"]
 class LLMServerManager:
     """The servers of `config.actor_rollout_ref.rollout` and the balancer in front of them.
 
-    There are as many as verl would start: the devices of the rollout (nnodes * n_gpus_per_node of `rollout`, or of `trainer` when
-    rollout.nnodes is 0 and actor and rollout share them) divided by tensor_model_parallel_size.
+    There are as many as verl would start: the devices of the rollout (nnodes * n_gpus_per_node of `rollout`, or of
+    `trainer` when rollout.nnodes is 0 and actor and rollout share them) divided by tensor_model_parallel_size.
 
-    `load_model` makes the model of one replica; by default it is loaded from actor_rollout_ref.model.path. A server owns its
-    model, so it must return a new one each time.
+    `load_model` makes the model of one replica; by default it is loaded from actor_rollout_ref.model.path. A server
+    owns its model, so it must return a new one each time.
     """
 
     def __init__(self, config: Any, tokenizer: PreTrainedTokenizerBase, load_model: LoadModel | None = None) -> None:
@@ -49,7 +49,8 @@ class LLMServerManager:
         )
 
     def get_client(self, client_cls: type[Client] = LLMServerClient, **kwargs: Any) -> Client:  # type: ignore[assignment]
-        """A client of all replicas. `kwargs` go to `client_cls`, for example FullyAsyncLLMServerClient's response_length."""
+        """A client of all replicas. `kwargs` go to `client_cls`, for example FullyAsyncLLMServerClient's
+        response_length."""
         return client_cls(self.global_load_balancer, **kwargs)
 
     def get_replicas(self) -> list[LLMServer]:

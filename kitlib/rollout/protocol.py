@@ -1,9 +1,8 @@
 """What a rollout server is: the record it answers with and the verbs it understands.
 
 verl 0.9.1: workers/rollout/replica.py, TokenOutput and RolloutReplica (the verbs); the generate call is that of
-workers/rollout/vllm_rollout/vllm_async_server.py, vLLMHttpServer.generate.
-Left out: routed_experts, multi-modal inputs, priorities, the OpenAI HTTP address, and the split of a replica into workers on
-several nodes.
+workers/rollout/vllm_rollout/vllm_async_server.py, vLLMHttpServer.generate. Left out: routed_experts, multi-modal
+inputs, priorities, the OpenAI HTTP address, and the split of a replica into workers on several nodes.
 
     serving --abort_all_requests--> paused --resume_generation--> serving       requests that come in while paused wait
     serving --sleep--------------> asleep --wake_up------------> serving        the KV cache is freed while asleep
@@ -38,12 +37,13 @@ class TokenOutput:
 
     `token_ids`      the new tokens, without the prompt. The end-of-sequence token that stopped the request is included.
     `log_probs`      one a token, or None when the request did not ask for them. They are log-probabilities under the
-                     distribution the token was drawn from: after repetition penalty, temperature, top-k and top-p. verl asks
-                     vLLM for the same ones (rollout.logprobs_mode: processed_logprobs), because the trainer divides its
-                     logits by the same temperature. A greedy token (temperature 0) reports temperature 1, as vLLM does.
+                     distribution the token was drawn from: after repetition penalty, temperature, top-k and top-p.
+                     verl asks vLLM for the same ones (rollout.logprobs_mode: processed_logprobs), because the trainer
+                     divides its logits by the same temperature. A greedy token (temperature 0) reports temperature 1,
+                     as vLLM does.
     `stop_reason`    "completed": an end-of-sequence or stop token was made; "length": max_tokens or max_model_len was
-                     reached (verl reports these as "completed" too); "aborted": the server was told to stop, `token_ids` holds
-                     what was made so far; None: unknown.
+                     reached (verl reports these as "completed" too); "aborted": the server was told to stop,
+                     `token_ids` holds what was made so far; None: unknown.
     `num_preempted`  times the request lost its place and was computed again; None when the server does not count.
     `extra_fields`   "global_steps": weight version of the last token, "min_global_steps" and "max_global_steps": oldest
                      and newest version among the tokens, "num_cached_tokens": prompt tokens that needed no computation.
@@ -70,7 +70,8 @@ class LLMServer(Protocol):
         ...
 
     def update_weights(self, state_dict: Mapping[str, Tensor], global_steps: int) -> None:
-        """Load new weights between two tokens; outputs report `global_steps` as their version from the next token on."""
+        """Load new weights between two tokens; outputs report `global_steps` as their version from the next token
+        on."""
         ...
 
     def abort_all_requests(self, reject_request: bool = False) -> int:

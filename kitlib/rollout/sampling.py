@@ -1,12 +1,13 @@
 """How the next token is drawn, for many rows at once.
 
-verl 0.9.1 hands these parameters to vLLM as a dict (trainer/ppo/v1/agent_loop_tq.py, AgentLoopWorkerTQ.generate_sequences;
-defaults from workers/rollout/vllm_rollout/vllm_async_server.py, vLLMHttpServer.generate). The order of the operations is
-vLLM's: repetition penalty, temperature, top-k, top-p, softmax.
-Left out: min_p, presence and frequency penalties, logit bias, n > 1, prompt log-probs.
+verl 0.9.1 hands these parameters to vLLM as a dict (trainer/ppo/v1/agent_loop_tq.py,
+AgentLoopWorkerTQ.generate_sequences; defaults from workers/rollout/vllm_rollout/vllm_async_server.py,
+vLLMHttpServer.generate). The order of the operations is vLLM's: repetition penalty, temperature, top-k, top-p,
+softmax. Left out: min_p, presence and frequency penalties, logit bias, n > 1, prompt log-probs.
 
-A token is drawn by inverting the cumulative distribution at one uniform number, and that number depends on the request and the
-position alone. So what a request gets depends neither on its neighbours in the batch nor on when it joined.
+A token is drawn by inverting the cumulative distribution at one uniform number, and that number depends on the
+request and the position alone. So what a request gets depends neither on its neighbours in the batch nor on when it
+joined.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from kitlib.rollout.protocol import RolloutError
 class SamplingParams:
     """Sampling parameters of one request, with verl's names.
 
-    temperature 0 is greedy. top_k -1 or 0 and top_p 1 switch the filters off. max_tokens None leaves the budget to the server.
-    logprobs asks for the log-probability of each sampled token. ignore_eos generates past the end-of-sequence token;
-    stop_token_ids end the request in addition to it. seed makes the draws depend on it and on the position alone.
+    temperature 0 is greedy. top_k -1 or 0 and top_p 1 switch the filters off. max_tokens None leaves the budget to
+    the server. logprobs asks for the log-probability of each sampled token. ignore_eos generates past the
+    end-of-sequence token; stop_token_ids end the request in addition to it. seed makes the draws depend on it and on
+    the position alone.
     """
 
     temperature: float = 1.0
@@ -43,10 +45,11 @@ class SamplingParams:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> SamplingParams:
-        """Read verl's dict; max_new_tokens is another name of max_tokens. RolloutError names an unknown or bad value."""
+        """Read verl's dict; max_new_tokens is another name of max_tokens. RolloutError names an unknown or bad
+        value."""
         values = dict(values)
-        if "max_new_tokens" in values:
-            values.setdefault("max_tokens", values.pop("max_new_tokens"))
+        if "max_new_tokens" in values and "max_tokens" not in values:
+            values["max_tokens"] = values.pop("max_new_tokens")
         unknown = values.keys() - _NAMES
         if unknown:
             raise RolloutError(f"unknown sampling parameter {sorted(unknown)}: known are {', '.join(sorted(_NAMES))}")
@@ -103,9 +106,9 @@ class SamplingControls:
 def sample(logits: Tensor, controls: SamplingControls, uniform: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 
-    `logits` float32 [num_rows, vocab_size]; `uniform` float64 [num_rows] in [0, 1); `seen` bool [num_rows, vocab_size], the tokens of
-    prompt and output, needed only when a repetition penalty is set. Returns token ids int64 [num_rows] and their
-    log-probabilities float32 [num_rows] under the distribution they were drawn from.
+    `logits` float32 [num_rows, vocab_size]; `uniform` float64 [num_rows] in [0, 1); `seen` bool [num_rows,
+    vocab_size], the tokens of prompt and output, needed only when a repetition penalty is set. Returns token ids
+    int64 [num_rows] and their log-probabilities float32 [num_rows] under the distribution they were drawn from.
     """
     if controls.repetition_penalty is not None:
         assert seen is not None
@@ -134,7 +137,8 @@ def _choose(log_probs: Tensor, greedy: bool | Tensor, uniform: Tensor) -> Tensor
 
 
 def _filter_top(logits: Tensor, controls: SamplingControls) -> Tensor:
-    """Set to -inf what top-k and then top-p leave out. Rows that are greedy keep their best token and so their choice."""
+    """Set to -inf what top-k and then top-p leave out. Rows that are greedy keep their best token and so their
+    choice."""
     values, order = logits.sort(dim=-1, descending=True)
     drop = torch.zeros_like(values, dtype=torch.bool)
     if controls.top_k is not None:

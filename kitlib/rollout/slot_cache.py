@@ -1,11 +1,11 @@
 """A key-value cache whose rows belong to requests of different lengths.
 
-verl 0.9.1 has none of its own: vLLM keeps a paged cache. Here each request owns one row of a [num_rows, length, heads, head_dim]
-tensor per layer, and the rows being decoded are the first ones, so that attention reads a plain slice and nothing is gathered.
-The class is a transformers Cache: any model that calls `cache.update` in its attention writes to the positions that
-`begin` announced, and gets the keys and values of its rows back, cut to the longest of them. Which of them a row may attend to is the
-business of the attention mask.
-Left out: sliding windows, linear attention, paging, sharing of a prefix between rows (a shared prompt is copied).
+verl 0.9.1 has none of its own: vLLM keeps a paged cache. Here each request owns one row of a [num_rows, length,
+heads, head_dim] tensor per layer, and the rows being decoded are the first ones, so that attention reads a plain
+slice and nothing is gathered. The class is a transformers Cache: any model that calls `cache.update` in its attention
+writes to the positions that `begin` announced, and gets the keys and values of its rows back, cut to the longest of
+them. Which of them a row may attend to is the business of the attention mask. Left out: sliding windows, linear
+attention, paging, sharing of a prefix between rows (a shared prompt is copied).
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class SlotCache(Cache):
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.place))  # type: ignore[arg-type]
 
     def reserve(self, num_rows: int, length: int) -> None:
-        """Make room for `num_rows` rows of `length` positions; grows by doubling up to the limits, keeps what is stored."""
+        """Make room for `num_rows` rows of `length` positions; grows by doubling up to the limits, keeps what is
+        stored."""
         place = self.place
         if num_rows > place.num_rows:
             place.num_rows = max(num_rows, min(2 * place.num_rows, self.max_num_rows))
@@ -107,7 +108,8 @@ class SlotCache(Cache):
             place.capacity = max(length, min(max(2 * place.capacity, 32), self.max_length))
 
     def begin(self, rows: slice, positions: Tensor, kv_length: int) -> None:
-        """Announce a forward: row i of the batch is row `rows.start + i`, its tokens go to `positions` [num_rows, query_length].
+        """Announce a forward: row i of the batch is row `rows.start + i`, its tokens go to `positions` [num_rows,
+        query_length].
 
         All positions of a row must differ. `kv_length` is the number of positions attention will see.
         """

@@ -1,11 +1,12 @@
-"""Which request owns which row, and how far it is: plain numpy arrays, so that a decode step loops over no row in Python.
+"""Which request owns which row, and how far it is: plain numpy arrays, so that a decode step loops over no row in
+Python.
 
 verl 0.9.1 has none of its own: vLLM's input batch does this work there.
 
     rows   0 ........ num_active ........ num_used ........ max_num_rows
            decoding   | parked            | never used
-A finished request leaves its row parked: the keys and values stay until the row is needed, and a request of the same request_id
-(the next turn of the conversation) takes the row back and computes only what is new.
+A finished request leaves its row parked: the keys and values stay until the row is needed, and a request of the same
+request_id (the next turn of the conversation) takes the row back and computes only what is new.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from kitlib.rollout.sampling import SamplingParams
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One generation request. `max_tokens` is the resolved budget, `noise_key` seeds its draws, `owner` is the caller's."""
+    """One generation request. `max_tokens` is the resolved budget, `noise_key` seeds its draws, `owner` is the
+    caller's."""
 
     request_id: str
     prompt_ids: np.ndarray  # int64 [prompt_length]
@@ -41,7 +43,8 @@ class Moves:
 
 
 class SlotTable:
-    """Row bookkeeping. `join` and `release` keep the decoding rows first and say which rows of the cache have to move."""
+    """Row bookkeeping. `join` and `release` keep the decoding rows first and say which rows of the cache have to
+    move."""
 
     def __init__(self, max_num_rows: int, max_length: int) -> None:
         self.max_num_rows = max_num_rows
@@ -71,8 +74,8 @@ class SlotTable:
     def claim(self, requests: Sequence[Request], reuse: bool) -> tuple[list[int], list[int]]:
         """Choose a row for each request: its parked row, else an unused row, else the one that was parked longest.
 
-        Returns the rows and, for each, how many leading prompt tokens the row already holds (0 unless `reuse`). At least one
-        prompt token is always left to compute, because its logits are needed.
+        Returns the rows and, for each, how many leading prompt tokens the row already holds (0 unless `reuse`). At
+        least one prompt token is always left to compute, because its logits are needed.
         """
         parked = range(self.num_active, self.num_used)
         row_of = {self.requests[row].request_id: row for row in parked} if reuse else {}  # type: ignore[union-attr]

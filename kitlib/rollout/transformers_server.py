@@ -1,11 +1,13 @@
 """A rollout server over any Hugging Face causal LM: continuous batching on a background thread.
 
-verl 0.9.1: workers/rollout/vllm_rollout/vllm_async_server.py, vLLMHttpServer (generate, abort_all_requests, resume_generation, sleep,
-wake_up, set_global_steps). Here the engine runs in this process, so that a notebook can look at it and no GPU is needed.
-Left out: the HTTP endpoint, tensor parallelism, LoRA adapters, sleep levels (the weights stay, the KV cache goes).
+verl 0.9.1: workers/rollout/vllm_rollout/vllm_async_server.py, vLLMHttpServer (generate, abort_all_requests,
+resume_generation, sleep, wake_up, set_global_steps). Here the engine runs in this process, so that a notebook can
+look at it and no GPU is needed. Left out: the HTTP endpoint, tensor parallelism, LoRA adapters, sleep levels (the
+weights stay, the KV cache goes).
 
-Callers live on any number of event loops; the model is touched by the server's thread alone. Between two decode steps the thread
-takes its mail: verbs (each a function to run and a future for its result), new requests, and requests nobody waits for any more.
+Callers live on any number of event loops; the model is touched by the server's thread alone. Between two decode steps
+the thread takes its mail: verbs (each a function to run and a future for its result), new requests, and requests
+nobody waits for any more.
 """
 
 from __future__ import annotations
@@ -88,6 +90,7 @@ class TransformersServer:
         )
         self._paused = self._rejecting = self._asleep = False  # written by the server's thread
         self._num_arrivals = 0
+        self._unanswered: set[_Ticket] = set()  # all that the thread has taken in; touched by the thread alone
         self._mail = threading.Condition()  # guards the five fields below
         self._verbs: list[tuple[Callable[[], Any], Future[Any]]] = []
         self._arrivals: list[_Ticket] = []
@@ -95,7 +98,7 @@ class TransformersServer:
         self._closing = False
         self._failure: BaseException | None = None
         self._staged: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}  # each list is touched by its loop alone
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"kitlib-{name}", daemon=True)
         self._thread.start()
         _LIVE_SERVERS.add(self)
 
@@ -104,7 +107,8 @@ class TransformersServer:
     async def generate(
         self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str
     ) -> TokenOutput:
-        """Continue `prompt_ids`. RolloutError for a request that cannot be served; the thread's exception if it has failed."""
+        """Continue `prompt_ids`. RolloutError for a request that cannot be served; the thread's exception if it has
+        failed."""
         request = self._request(prompt_ids, SamplingParams.parse(sampling_params), request_id)
         loop = asyncio.get_running_loop()
         ticket = _Ticket(loop, loop.create_future(), request)
@@ -123,14 +127,16 @@ class TransformersServer:
         self._ask(lambda: self._engine.load_weights(state_dict, global_steps))
 
     def abort_all_requests(self, reject_request: bool = False) -> int:
-        """Answer every request with what it has, and start none until resume_generation. Returns how many were answered."""
+        """Answer every request with what it has, and start none until resume_generation. Returns how many were
+        answered."""
         return self._ask(lambda: self._abort(reject_request))
 
     def resume_generation(self) -> None:
         self._ask(lambda: self._set_state(paused=False, rejecting=False))
 
     def sleep(self) -> None:
-        """Free the KV cache; requests wait until wake_up. RolloutError while requests are being decoded: abort them first."""
+        """Free the KV cache; requests wait until wake_up. RolloutError while requests are being decoded: abort them
+        first."""
         self._ask(self._fall_asleep)
 
     def wake_up(self) -> None:
@@ -177,7 +183,8 @@ class TransformersServer:
         return min(self._response_length, self._prompt_length + self._response_length - prompt_length)
 
     def _stage(self, ticket: _Ticket) -> None:
-        """Hold requests back until the event loop has run all that is ready, so that sessions that start together join together."""
+        """Hold requests back until the event loop has run all that is ready, so that sessions that start together
+        join together."""
         staged = self._staged.get(ticket.loop)
         if staged is None:
             staged = self._staged[ticket.loop] = []
@@ -185,7 +192,7 @@ class TransformersServer:
         staged.append(ticket)
 
     def _post(self, loop: asyncio.AbstractEventLoop) -> None:
-        tickets = self._staged.pop(loop)
+        tickets = [ticket for ticket in self._staged.pop(loop) if not ticket.future.done()]  # done: cancelled
         with self._mail:
             error = self._reason_not_to_serve()
             if error is None:
@@ -215,7 +222,8 @@ class TransformersServer:
         try:
             with torch.inference_mode():
                 while self._take_mail():
-                    _answer_finished(self._engine.step() if self._may_decode else [])
+                    if self._may_decode:
+                        self._answer(self._engine.step())
         except BaseException as caught:  # noqa: BLE001 - whatever it is, the callers must hear of it
             error = caught
         self._end(error)
@@ -234,8 +242,9 @@ class TransformersServer:
             arrivals, self._arrivals = self._arrivals, []
             cancelled, self._cancelled = self._cancelled, set()
         for ticket in arrivals:
+            self._unanswered.add(ticket)
             if self._rejecting:
-                _answer([(ticket, self._engine._empty_output())])
+                self._answer([(ticket.request, self._engine.empty_output())])
             else:
                 self._engine.add(ticket.request)
         for verb, future in verbs:
@@ -245,6 +254,7 @@ class TransformersServer:
                 future.set_exception(error)
         if cancelled:
             self._engine.remove(cancelled)
+            self._unanswered -= cancelled
         return True
 
     def _has_mail(self) -> bool:
@@ -259,7 +269,7 @@ class TransformersServer:
     def _abort(self, reject_request: bool) -> int:
         self._set_state(paused=True, rejecting=reject_request)
         finished = self._engine.abort_all()
-        _answer_finished(finished)
+        self._answer(finished)
         return len(finished)
 
     def _fall_asleep(self) -> None:
@@ -271,6 +281,11 @@ class TransformersServer:
         self._engine.free_cache()
         self._set_state(asleep=True)
 
+    def _answer(self, finished: list[Finished]) -> None:
+        if finished:
+            self._unanswered.difference_update(request.owner for request, _ in finished)
+            _answer([(request.owner, output) for request, output in finished])
+
     def _set_state(self, **flags: bool) -> None:
         for flag, value in flags.items():
             setattr(self, f"_{flag}", value)
@@ -281,18 +296,13 @@ class TransformersServer:
             self._closing, self._failure = True, error
             reason = self._reason_not_to_serve()
             assert reason is not None
-            tickets, self._arrivals = self._arrivals, []
+            arrivals, self._arrivals = self._arrivals, []
             verbs, self._verbs = self._verbs, []
-        tickets += [request.owner for request, _ in self._engine.abort_all()]
-        _answer([(ticket, reason) for ticket in tickets])
+        # not what the engine knows: after an exception it may have lost the requests it was about to let in
+        _answer([(ticket, reason) for ticket in (*self._unanswered, *arrivals)])
         for _, future in verbs:
             future.set_exception(reason)
         self._engine.free_cache()
-
-
-def _answer_finished(finished: list[Finished]) -> None:
-    if finished:
-        _answer([(request.owner, output) for request, output in finished])
 
 
 def _answer(answers: list[tuple[_Ticket, TokenOutput | BaseException]]) -> None:
