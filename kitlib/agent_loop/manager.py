@@ -4,8 +4,8 @@ verl 0.9.1: trainer/ppo/v1/agent_loop_tq.py, AgentLoopManagerTQ (workers are Ray
 loop on a background thread of its own).
 
     trainer thread      generate_sequences(batch) ──chunks──> returns at once          ... sample() waits on the queue
-    agent-loop-0                                  prompt tasks, session tasks ──────────> rows and statuses in the queue
-    agent-loop-1                                  ...
+    kitlib-agent-loop-0                           prompt tasks, session tasks ──────────> rows and statuses in the queue
+    kitlib-agent-loop-1                           ...
 
 Differs from verl: `close` ends every task and thread; `ledger` says what runs and raises what failed.
 """

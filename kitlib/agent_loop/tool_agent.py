@@ -159,7 +159,10 @@ class ToolAgentLoop(AgentLoopBase):
     async def _process_tools(self, agent: AgentData) -> AgentState:
         started = time.perf_counter()
         calls = agent.tool_calls[: self.max_parallel_calls]
-        answers = await asyncio.gather(*(self._call_tool(call, agent) for call in calls))
+        if len(calls) == 1:  # a task of its own would cost two more turns of the event loop
+            answers = [await self._call_tool(calls[0], agent)]
+        else:
+            answers = await asyncio.gather(*(self._call_tool(call, agent) for call in calls))
         agent.metrics.add("tool_calls", time.perf_counter() - started)
         messages = [{"role": "tool", "content": text} for text, _ in answers]
         agent.messages += messages

@@ -40,12 +40,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = threading.Event()
+        self.num_waiting = 0
         self.cancelled: list[str] = []
 
     def __call__(self, prompt_ids: Any, params: Any) -> Any:
         return self._wait()
 
     async def _wait(self) -> str:
+        self.num_waiting += 1
         try:
             while not self.opened.is_set():
                 await asyncio.sleep(0.002)
@@ -73,16 +75,16 @@ def test_two_workers_share_the_prompts() -> None:
     tq, gate = TransferQueue(), Gate()
     agents = manager(tq, FakeClient(gate), 2)
     agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
-    wait_until(lambda: len(agents.ledger.running()) == 6, tq)
+    wait_until(lambda: gate.num_waiting == 4, tq)
     agents.close()
-    assert sorted(gate.cancelled) == ["agent-loop-0"] * 2 + ["agent-loop-1"] * 2
+    assert sorted(gate.cancelled) == ["kitlib-agent-loop-0"] * 2 + ["kitlib-agent-loop-1"] * 2
 
 
 def test_close_in_the_middle_ends_tasks_and_threads_and_writes_no_status() -> None:
     tq, gate = TransferQueue(), Gate()
     agents = manager(tq, FakeClient(gate), 2)
     agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
-    wait_until(lambda: len(agents.ledger.running()) == 6, tq)
+    wait_until(lambda: gate.num_waiting == 4, tq)
     agents.close()
     assert agents.ledger.running() == ()
     assert agents.ledger.failures() == ()
