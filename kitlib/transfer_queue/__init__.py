@@ -13,6 +13,10 @@
     layout.py      jagged, padded, lengths, list_of_dict_to_tensordict
     snapshot.py    QueueSnapshot: a frozen picture of a queue
     explain.py     explain_get and strict_get: no silent narrowing
+    strict.py      StrictQueue: no silent overwriting either
+    diff.py        what changed between two snapshots
+    snapshot_file.py     a snapshot as a file
+    package.py, package_snapshot.py    the same verbs on Ray: the TransferQueue package
     errors.py      the errors
 
 A queue has no global instance here: whoever needs one is handed it as an argument named `tq`.
@@ -21,13 +25,16 @@ A queue has no global instance here: whoever needs one is handed it as an argume
 from __future__ import annotations
 
 from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.diff import PartitionDiff, SnapshotDiff, diff
 from kitlib.transfer_queue.errors import (
     MissingFieldsError,
     QueueError,
+    QueueFileError,
     QueueFullError,
     QueueRuntimeError,
     QueueTypeError,
     QueueValueError,
+    StrictWriteError,
 )
 from kitlib.transfer_queue.explain import GetReport, explain_get, strict_get
 from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensordict, padded
@@ -35,26 +42,37 @@ from kitlib.transfer_queue.local import TransferQueue
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.protocol import QueueProtocol
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot, take_snapshot
+from kitlib.transfer_queue.snapshot_file import load_snapshot, save_snapshot
+from kitlib.transfer_queue.strict import StrictQueue, check_put
 
 __all__ = [
     "Cell",
     "GetReport",
     "KVBatchMeta",
     "MissingFieldsError",
+    "PartitionDiff",
     "PartitionSnapshot",
     "QueueError",
+    "QueueFileError",
     "QueueFullError",
     "QueueProtocol",
     "QueueRuntimeError",
     "QueueSnapshot",
     "QueueTypeError",
     "QueueValueError",
+    "SnapshotDiff",
+    "StrictQueue",
+    "StrictWriteError",
     "TransferQueue",
+    "check_put",
+    "diff",
     "explain_get",
     "jagged",
     "lengths",
+    "load_snapshot",
     "list_of_dict_to_tensordict",
     "padded",
+    "save_snapshot",
     "strict_get",
     "take_snapshot",
 ]

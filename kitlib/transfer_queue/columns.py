@@ -20,6 +20,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from kitlib.transfer_queue.blocks import Block, DenseBlock, JaggedBlock, ListBlock
+from kitlib.transfer_queue.cells import Cell, cell_of, tensor_cell
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
 from kitlib.transfer_queue.values import ATOMS, stored_value
 
@@ -49,6 +50,23 @@ def to_block(field: str, column: Any, num_rows: int) -> Block:
     return block
 
 
+def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[Cell]]:
+    """What every row of every field looks like, without a copy. A dict is one row, as in kv_put."""
+    if isinstance(fields, dict):
+        return {name: [cell_of(value)] for name, value in fields.items()}
+    return {name: _describe(_row_values(name, column)) for name, column in fields.items()}
+
+
+def _describe(values: Any) -> list[Cell]:
+    if isinstance(values, list):
+        return [cell_of(value) for value in values]
+    if not values.is_nested:
+        return [tensor_cell(values.dtype, tuple(values.shape[1:]))] * values.shape[0]
+    if _is_flat_jagged(values):
+        return [tensor_cell(values.dtype, (length,)) for length in values.offsets().diff().tolist()]
+    return [cell_of(row) for row in values.unbind()]
+
+
 def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
     if isinstance(column, NonTensorStack):
         return column.tolist()
@@ -65,9 +83,14 @@ def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
 
 
 def _nested_block(column: Any) -> Block:
-    if column.layout == torch.jagged and column.dim() == 2 and column.lengths() is None:
+    if _is_flat_jagged(column):
         return JaggedBlock(_own_copy(column.values()), column.offsets().tolist())
     return ListBlock(list(_own_copy(column).unbind()))
+
+
+def _is_flat_jagged(column: Any) -> bool:
+    """One-dimensional rows that lie one behind the other in memory: the usual case, and the one that is quick."""
+    return column.layout == torch.jagged and column.dim() == 2 and column.lengths() is None
 
 
 def _own_copy(tensor: torch.Tensor) -> torch.Tensor:

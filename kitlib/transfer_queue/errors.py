@@ -31,3 +31,11 @@ class QueueFullError(QueueRuntimeError):
 
 class MissingFieldsError(QueueValueError):
     """A strict read that would have come back short: names every missing key and every missing (key, field)."""
+
+
+class StrictWriteError(QueueValueError):
+    """A put that a StrictQueue refused: names every problem; nothing was stored."""
+
+
+class QueueFileError(QueueValueError):
+    """A snapshot, event log or checkpoint that is truncated, foreign or of a later version."""

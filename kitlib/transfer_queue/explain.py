@@ -85,10 +85,12 @@ def explain_get(
 def strict_get(
     tq: Any,
     keys_or_batch: Sequence[str] | str | KVBatchMeta,
-    select_fields: Sequence[str] | str,
+    select_fields: Sequence[str] | str | None,
     partition_id: str | None = None,
 ) -> TensorDict:
     """kv_batch_get that returns every requested row with every requested field, or raises.
+
+    select_fields None means the fields of the handle, else what all rows have.
 
     Raises MissingFieldsError that lists every missing key and every missing (key, field), with near names for fields
     that no row has. If all is there it costs no more than the plain get.
@@ -103,7 +105,7 @@ def strict_get(
         failure = error
     report = explain_get(tq, keys, wanted, partition_id)
     if failure is not None and report.ok:
-        raise failure
+        raise failure  # not a matter of missing rows or fields
     raise MissingFieldsError(str(report)) from failure
 
 

@@ -42,7 +42,7 @@ class PartitionSnapshot:
         key.
         """
         row = self._row(key)
-        return field in self._column_of and bool(self.present[row, self._column_of[field]])
+        return field in self.column_of and bool(self.present[row, self.column_of[field]])
 
     def fields_of(self, key: str) -> tuple[str, ...]:
         """The fields of one key."""
@@ -57,22 +57,24 @@ class PartitionSnapshot:
         """What the value looks like, None if it is not there."""
         if not self.has(key, field):
             return None
-        return self.cells[self.codes[self._row(key), self._column_of[field]]]
+        return self.cells[self.codes[self._row(key), self.column_of[field]]]
 
     def __contains__(self, key: str) -> bool:
-        return key in self._row_of
+        return key in self.row_of
 
     def _row(self, key: str) -> int:
-        if key not in self._row_of:
+        if key not in self.row_of:
             raise QueueValueError(f"key {key!r} is not in partition {self.partition_id!r} ({len(self.keys)} keys)")
-        return self._row_of[key]
+        return self.row_of[key]
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
+    def row_of(self) -> dict[str, int]:
+        """{key: its row in `present`}."""
         return {key: row for row, key in enumerate(self.keys)}
 
     @cached_property
-    def _column_of(self) -> dict[str, int]:
+    def column_of(self) -> dict[str, int]:
+        """{field: its column in `present`}."""
         return {field: column for column, field in enumerate(self.fields)}
 
 

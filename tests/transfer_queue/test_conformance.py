@@ -120,7 +120,7 @@ class Driver:
 
     def get(self, keys: list[str], partition: str, select: Any) -> Any:
         data = self.queue.kv_batch_get(keys, partition, select)
-        columns = {name: data.get(name) for name in data.keys()}  # noqa: SIM118 (iterating a TensorDict goes by rows)
+        columns = {name: data.get(name) for name in data.keys()}
         return len(data), {name: self._rows(column) for name, column in columns.items()}
 
     def _rows(self, column: Any) -> list:
