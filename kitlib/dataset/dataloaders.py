@@ -76,12 +76,10 @@ def _train_sampler(config: Any, train: Sized) -> Sampler:
     """Random or sequential. A sampler with its own generator is what continues in the same order after a resume."""
     if not config.select("data.shuffle", True):
         return SequentialSampler(train)
-    from torchdata.stateful_dataloader.sampler import RandomSampler
-
     generator = torch.Generator()
     if config.select("data.seed", None) is not None:
         generator.manual_seed(config.data.seed)
-    return RandomSampler(train, generator=generator)
+    return _torchdata().sampler.RandomSampler(train, generator=generator)
 
 
 def _train_batch_size(config: Any, train: Sized) -> int:
@@ -99,10 +97,15 @@ def _train_batch_size(config: Any, train: Sized) -> int:
 
 
 def _stateful_dataloader(**arguments: Any) -> StatefulDataLoader:
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError as error:
-        raise DatasetError(f"the dataloaders need torchdata: pip install torchdata ({error})") from error
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated")  # torchdata 0.11 calls it on torch 2.13
-        return StatefulDataLoader(**arguments)
+        return _torchdata().StatefulDataLoader(**arguments)
+
+
+def _torchdata() -> Any:
+    """torchdata.stateful_dataloader, with its submodule sampler. Raises DatasetError if it is not installed."""
+    try:
+        import torchdata.stateful_dataloader.sampler
+    except ImportError as error:
+        raise DatasetError(f"the dataloaders need torchdata: pip install torchdata ({error})") from error
+    return torchdata.stateful_dataloader

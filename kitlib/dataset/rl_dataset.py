@@ -108,7 +108,7 @@ class RLHFDataset(Dataset):
         tables = [_read_parquet(Path(file).expanduser(), self.prompt_key) for file in self.data_files]
         try:
             return pa.concat_tables(tables, promote_options="default")
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise DatasetError(f"{self} cannot be joined to one dataset: {error}") from error
 
     def _sample(self, table: pa.Table, max_samples: int) -> pa.Table:
@@ -167,7 +167,7 @@ def _read_parquet(file: Path, prompt_key: str) -> pa.Table:
         raise DatasetError(f"there is no file {str(file)!r}; data.train_files and data.val_files name parquet files")
     try:
         table = parquet.read_table(file)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DatasetError(f"{str(file)!r} is not a parquet file: {error}") from error
     if prompt_key not in table.column_names:
         raise DatasetError(

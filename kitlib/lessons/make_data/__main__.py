@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kitlib.lessons.make_data.evaluate import Accuracy, evaluate
+from kitlib.lessons.make_data.evaluate import accuracy, converse, mean_turns
 from kitlib.lessons.make_data.sft import train
-from kitlib.lessons.make_data.tasks import MAX_VAL_ROWS, TASKS, Task, build_rows
+from kitlib.lessons.make_data.tasks import TASKS, Task, build_rows, val_problems
 from kitlib.lessons.make_data.tokenizer import build_tokenizer
 
 
@@ -45,18 +45,17 @@ def write_rows(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
         pq.write_table(pa.Table.from_pylist(split_rows), folder / f"{split}.parquet", compression="zstd")
 
 
-def make_model(task: Task, folder: Path, progress: Progress) -> tuple[Accuracy, Accuracy]:
-    """Train, measure on the held-out problems and save. Returns greedy and sampled accuracy."""
+def make_model(task: Task, folder: Path, progress: Progress) -> list[str]:
+    """Train, save and measure on the problems of val. Returns greedy accuracy, sampled accuracy and turns as text."""
     tokenizer = build_tokenizer()
     bar = progress.add_task(f"{task.name}: training", total=task.num_sft_steps)
     model = train(task, tokenizer, on_step=lambda loss: progress.update(bar, advance=1))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    problems = [problem for problem in task.problems() if problem.held_out][:MAX_VAL_ROWS]
-    return (
-        evaluate(model, tokenizer, problems, task.max_turns, sample=False),
-        evaluate(model, tokenizer, problems, task.max_turns, sample=True),
-    )
+    problems = val_problems(task)
+    greedy = converse(model, tokenizer, problems, task.max_turns, sample=False)
+    sampled = converse(model, tokenizer, problems, task.max_turns, sample=True)
+    return [f"{accuracy(greedy):.3f}", f"{accuracy(sampled):.3f}", f"{mean_turns(sampled):.2f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results = ["-", "-", "-"]
             if not options.no_models:
                 with replaced(options.output / "models" / task.name) as folder:
-                    greedy, sampled = make_model(task, folder, progress)
-                results = [f"{greedy.correct:.3f}", f"{sampled.correct:.3f}", f"{sampled.mean_turns:.2f}"]
+                    results = make_model(task, folder, progress)
             table.add_row(task.name, str(len(rows["train"])), str(len(rows["val"])), *results)
     Console().print(table)
 

@@ -22,61 +22,73 @@ MAX_NEW_TOKENS = 16
 _CALL = re.compile(r"<tool_call>(\d+)([*+])(\d+)</tool_call>")
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Shares of 1 over the problems that were asked."""
+@dataclass
+class Conversation:
+    """What was said about one problem."""
 
-    correct: float
-    called_tool: float
-    mean_turns: float
+    problem: Problem
+    text: str  # everything up to the last assistant turn, as the model read it
+    last_turn: str = ""  # of the assistant, without <|im_end|>
+    num_turns: int = 0  # assistant turns
+
+    @property
+    def is_correct(self) -> bool:
+        return self.last_turn == f"####{self.problem.answer}"
 
 
-def calculator(call: re.Match[str]) -> str:
-    a, operator, b = int(call[1]), call[2], int(call[3])
-    return str(a * b if operator == "*" else a + b)
+def accuracy(conversations: Sequence[Conversation]) -> float:
+    """Share of correct conversations, from 0 to 1."""
+    return sum(conversation.is_correct for conversation in conversations) / len(conversations)
+
+
+def mean_turns(conversations: Sequence[Conversation]) -> float:
+    return sum(conversation.num_turns for conversation in conversations) / len(conversations)
 
 
 @torch.no_grad()
-def evaluate(
+def converse(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     max_turns: int,
     sample: bool,
     seed: int = 0,
-) -> Accuracy:
-    """Ask every problem once, greedily or at temperature 1. Correct: the last turn is `####` and the right number."""
+) -> list[Conversation]:
+    """One conversation a problem, greedily or at temperature 1, each until a turn without a call or for max_turns."""
     torch.manual_seed(seed)
-    texts = [_render(tokenizer, [{"role": "user", "content": problem.question}]) for problem in problems]
-    last = [""] * len(problems)
-    num_turns = [0] * len(problems)
-    running = list(range(len(problems)))
+    conversations = [
+        Conversation(problem, _render(tokenizer, {"role": "user", "content": problem.question})) for problem in problems
+    ]
+    running = conversations
     for _ in range(max_turns):
-        answers = _generate(model, tokenizer, [texts[i] for i in running], sample)
-        still = []
-        for i, answer in zip(running, answers, strict=True):
-            last[i], num_turns[i] = answer, num_turns[i] + 1
-            if call := _CALL.fullmatch(answer):
-                result = [{"role": "tool", "content": calculator(call)}]
-                texts[i] += f"{answer}<|im_end|>\n{_render(tokenizer, result)}"
-                still.append(i)
-        running = still
+        turns = _generate(model, tokenizer, [conversation.text for conversation in running], sample)
+        for conversation, turn in zip(running, turns, strict=True):
+            conversation.last_turn = turn
+            conversation.num_turns += 1
+        running = [conversation for conversation in running if _answer_call(conversation, tokenizer)]
         if not running:
             break
-    num = len(problems)
-    return Accuracy(
-        correct=sum(text == f"####{problem.answer}" for text, problem in zip(last, problems, strict=True)) / num,
-        called_tool=sum("<tool_call>" in text for text in texts) / num,
-        mean_turns=sum(num_turns) / num,
-    )
+    return conversations
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+def _answer_call(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Append the calculator's result if the last turn was a call; False if it was none."""
+    call = _CALL.fullmatch(conversation.last_turn)
+    if call is None:
+        return False
+    a, operator, b = int(call[1]), call[2], int(call[3])
+    result = {"role": "tool", "content": str(a * b if operator == "*" else a + b)}
+    conversation.text += f"{conversation.last_turn}<|im_end|>\n{_render(tokenizer, result)}"
+    return True
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, message: Message) -> str:
+    """One message and the words that open the assistant's next turn."""
+    return str(tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False))
 
 
 def _generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], sample: bool) -> list[str]:
-    """One assistant turn for each text, as text up to and without <|im_end|>."""
+    """One assistant turn for each text, up to and without <|im_end|>."""
     inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
     sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {"do_sample": False}
     output = model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, **sampling)  # type: ignore[operator]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 BATCH_SIZE = 64
+MICRO_BATCH_SIZE = 16
 LEARNING_RATE = 3e-3
 NUM_WARMUP_STEPS = 50
 FINAL_LR_SHARE = 0.1
@@ -58,17 +59,27 @@ def encode(tokenizer: PreTrainedTokenizerFast, messages: list[Message]) -> tuple
     return ids, labels
 
 
-def batches(task: Task, tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless fresh demonstrations: input_ids, attention_mask, labels, each [BATCH_SIZE, longest], right padded."""
+def batches(task: Task, tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[list[dict[str, torch.Tensor]]]:
+    """Endless batches of fresh demonstrations, each cut into micro-batches of similar lengths (which saves padding).
+
+    A micro-batch has input_ids, attention_mask and labels, each [MICRO_BATCH_SIZE, longest], right padded.
+    """
     rng = random.Random(seed)
     while True:
         rows = [encode(tokenizer, task.draw_demonstration(rng)) for _ in range(BATCH_SIZE)]
-        longest = max(len(ids) for ids, _ in rows)
-        yield {
-            "input_ids": _padded([ids for ids, _ in rows], longest, tokenizer.pad_token_id),
-            "attention_mask": _padded([[1] * len(ids) for ids, _ in rows], longest, 0),
-            "labels": _padded([labels for _, labels in rows], longest, IGNORED),
-        }
+        rows.sort(key=lambda row: len(row[0]))
+        yield [_micro_batch(rows[i : i + MICRO_BATCH_SIZE], tokenizer) for i in range(0, BATCH_SIZE, MICRO_BATCH_SIZE)]
+
+
+def _micro_batch(
+    rows: list[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerFast
+) -> dict[str, torch.Tensor]:
+    longest = len(rows[-1][0])
+    return {
+        "input_ids": _padded([ids for ids, _ in rows], longest, tokenizer.pad_token_id),
+        "attention_mask": _padded([[1] * len(ids) for ids, _ in rows], longest, 0),
+        "labels": _padded([labels for _, labels in rows], longest, IGNORED),
+    }
 
 
 def _padded(rows: list[list[int]], length: int, padding: int) -> torch.Tensor:
@@ -88,7 +99,9 @@ def train(
         optimizer, NUM_WARMUP_STEPS, task.num_sft_steps, min_lr_rate=FINAL_LR_SHARE
     )
     for batch in islice(batches(task, tokenizer, seed), task.num_sft_steps):
-        loss = model(**batch).loss
+        num_learnt = sum(int((micro["labels"] != IGNORED).sum()) for micro in batch)
+        parts = [model(**micro, num_items_in_batch=num_learnt).loss for micro in batch]
+        loss = torch.stack(parts).sum()  # of all learnt tokens of the batch, divided by their number
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -202,14 +202,21 @@ TASKS: dict[str, Task] = {
 # dataset rows
 
 
+def train_problems(task: Task) -> list[Problem]:
+    return [problem for problem in task.problems() if not problem.held_out]
+
+
+def val_problems(task: Task) -> list[Problem]:
+    """The first MAX_VAL_ROWS that are held out, few enough to validate on all of them at once."""
+    return [problem for problem in task.problems() if problem.held_out][:MAX_VAL_ROWS]
+
+
 def build_rows(task: Task) -> dict[str, list[dict[str, Any]]]:
     """{"train": rows, "val": rows} in verl's schema; `extra_info.index` counts within the split."""
-    problems = task.problems()
-    train = [problem for problem in problems if not problem.held_out]
-    val = [problem for problem in problems if problem.held_out][:MAX_VAL_ROWS]
+    splits = {"train": train_problems(task), "val": val_problems(task)}
     return {
-        split: [_row(task, split, index, problem) for index, problem in enumerate(chosen)]
-        for split, chosen in (("train", train), ("val", val))
+        split: [_row(task, split, index, problem) for index, problem in enumerate(problems)]
+        for split, problems in splits.items()
     }
 
 
