@@ -20,6 +20,7 @@ from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, 
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count, listed
 from kitlib.inspector.selection import Filter, select
+from kitlib.inspector.settings import setting
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.values import read_columns
 from kitlib.inspector.view import PAGE_BUDGET, View
@@ -57,7 +58,8 @@ def group_board(
     snapshot = snapshot_of(source)
     selection = select(snapshot, (batch.partition_id if batch is not None else None) or partition_id, batch)
     columns, note = read_columns(source, selection.partition, selection.keys(selection.rows), FIELDS_READ)
-    board = _Board(groups_of(selection, columns), n if n is not None else _sessions_of(config), ShortNames.of(snapshot))
+    n = n if n is not None else setting(config, "actor_rollout_ref.rollout.n")
+    board = _Board(groups_of(selection, columns), n, ShortNames.of(snapshot))
     keep = Filter(uid=uid)
     shown = [group for group in board.groups if keep.keeps(group.uid, {}) and status in (None, _state_of(group))]
     odd = [key for key in selection.keys(selection.rows) if not is_trajectory_key(key)]
@@ -69,14 +71,6 @@ def group_board(
     return View(
         ViewModel(head, facts, board.tables(shown), (), tuple(cell(text, State.DIM) for text in notes if text)), budget
     )
-
-
-def _sessions_of(config: Any) -> int | None:
-    """actor_rollout_ref.rollout.n of a config, None without one."""
-    node = config
-    for name in ("actor_rollout_ref", "rollout", "n"):
-        node = node.get(name) if hasattr(node, "get") else getattr(node, name, None)
-    return node if isinstance(node, int) else None
 
 
 def _state_of(group: Group) -> str:

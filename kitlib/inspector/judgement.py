@@ -104,8 +104,8 @@ def why_needed(stage: str, field: str) -> str:
 
 
 def short_condition(text: str) -> str:
-    """A condition with the last word of each config key only: `use_kl_loss or use_kl_in_reward`."""
-    return re.sub(r"(?:\w+\.)+(\w+)", r"\1", text)
+    """A condition with the last word of each config key only: `use_kl_loss or use_kl_in_reward`, `critic.enable`."""
+    return re.sub(r"(?:\w+\.)*?((?:\w+\.enabled?\b)|(?<=\.)\w+)(?![\w.])", r"\1", text)
 
 
 def writers(field: str) -> list[str]:

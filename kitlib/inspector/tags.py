@@ -74,8 +74,8 @@ def _lengths(tags: Sequence[Tag]) -> str:
 
 
 def _adds_up(tag: Tag) -> bool:
-    lengths = [tag.get(name) for name in ("prompt_len", "response_len", "seq_len")]
-    return all(isinstance(length, int) for length in lengths) and lengths[0] + lengths[1] == lengths[2]
+    prompt, response, whole = tag.get("prompt_len"), tag.get("response_len"), tag.get("seq_len")
+    return isinstance(prompt, int) and isinstance(response, int) and prompt + response == whole
 
 
 def _versions(tags: Sequence[Tag]) -> str:

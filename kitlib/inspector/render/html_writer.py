@@ -96,6 +96,8 @@ def _group_row(table: Table, starts: list[bool]) -> str:
 
 
 def _header_row(table: Table, starts: list[bool], upright: bool) -> str:
+    if not any(column.name for column in table.columns):
+        return ""
     cells = [_header(column, start, upright) for column, start in zip(table.columns, starts, strict=True)]
     return f'<tr style="{_BARE_ROW};border-bottom:{_RULE}">{"".join(cells)}</tr>'
 
@@ -107,7 +109,7 @@ def _header(column: Column, start: bool, upright: bool) -> str:
     weight = "700" if column.state is State.STRONG else "400"
     hover = f' title="{escape(printable(column.hover))}"' if column.hover else ""
     align = "center" if column.mark else column.align
-    return f'<th{hover} style="{_box(align, start)};font-weight:{weight};vertical-align:bottom">{name}</th>'
+    return f'<th{hover} style="{_box(align, start)};vertical-align:bottom;font-weight:{weight}">{name}</th>'
 
 
 def _row(row: tuple[Cell, ...], table: Table, starts: list[bool]) -> str:
@@ -126,5 +128,7 @@ def _cell(cell: Cell, column: Column, start: bool) -> str:
 def _box(align: str, start: bool, flow: bool = False) -> str:
     """Spacing that notebook style sheets would otherwise widen; a rule where a group of columns starts."""
     rule = f";border-left:{_RULE}" if start else ""
-    space = f"0 8px;white-space:{'pre-wrap;min-width:26ch' if flow else 'pre'}" if align != "center" else "0 2px"
+    space = "0 2px"
+    if align != "center":
+        space = f"0 8px;line-height:1.5;vertical-align:top;white-space:{'pre-wrap;min-width:20ch' if flow else 'pre'}"
     return f"padding:{space};text-align:{align}{rule}"
