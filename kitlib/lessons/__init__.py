@@ -1,4 +1,37 @@
-"""What the notebooks and the shipped data are made with: data sets, tiny checkpoints, fixtures.
+"""What the notebooks and the shipped data are made with.
+
+    roadmap.py      the call chain as a picture, with the stage of the notebook lit
+    tables.py       the contract as tables: what a stage is for, takes, gives, what changes it, where verl has it
+    expect.py       errors shown on purpose: fail when nothing is raised
+    answers.py      what a check says to a reader
+    checks.py       checks of predictions that name the likely mistake
+    faults.py       something broken to find, a check of the finding, and the way back
+    rollout.py      wait for the agent loop without taking anything
+    make_data/      the makers of the shipped data sets and checkpoints
 
 Nothing of the pipeline imports from here.
 """
+
+from kitlib.lessons.answers import Answer
+from kitlib.lessons.checks import check_new_fields, check_read
+from kitlib.lessons.expect import LessonError, expect_error
+from kitlib.lessons.faults import Fault, lose_field, misplace_row
+from kitlib.lessons.roadmap import Roadmap, roadmap
+from kitlib.lessons.rollout import wait_for_rollout
+from kitlib.lessons.tables import crosswalk, three_questions
+
+__all__ = [
+    "Answer",
+    "Fault",
+    "LessonError",
+    "Roadmap",
+    "check_new_fields",
+    "check_read",
+    "crosswalk",
+    "expect_error",
+    "lose_field",
+    "misplace_row",
+    "roadmap",
+    "three_questions",
+    "wait_for_rollout",
+]

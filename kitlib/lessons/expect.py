@@ -1,0 +1,45 @@
+"""Errors that a notebook shows on purpose.
+
+The tag `raises-exception` would let a cell pass whatever it raises, and a bare try would let it pass when nothing is
+raised. `expect_error` does neither: it prints the message of the expected error and fails in all other cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kitlib.errors import KitError
+
+
+class LessonError(KitError, AssertionError):
+    """What a notebook says about the library is not what the library does."""
+
+
+@dataclass
+class Caught:
+    """The error that was raised inside the block; None before that."""
+
+    error: BaseException | None = None
+
+
+@contextmanager
+def expect_error(error: type[Exception], saying: str = "") -> Iterator[Caught]:
+    """Run a block that must raise `error` with `saying` in its message, and print the message.
+
+        with expect_error(MissingFieldsError, saying="rm_scores") as caught:
+            strict_get(tq, batch, ["rm_scores"])
+
+    Another error passes through. Raises LessonError when nothing is raised or the message does not have the words.
+    """
+    caught = Caught()
+    try:
+        yield caught
+    except error as raised:
+        if saying not in str(raised):
+            raise LessonError(f"expected a message with {saying!r}, and it is: {raised}") from raised
+        caught.error = raised
+        print(f"{type(raised).__name__}: {raised}")
+        return
+    raise LessonError(f"expected {error.__name__}, and nothing was raised")
