@@ -17,6 +17,7 @@ test bench gpu: export MPLBACKEND := Agg
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  Settings go through RUN: make run RUN='trainer.total_training_steps=20 actor_rollout_ref.rollout.n=4'"
+	@echo "  PYTHON names the interpreter; PIP_EXTRA_INDEX_URL may name PyTorch's index of CPU wheels, to install a smaller torch"
 
 run: $(VENV)/run.stamp  ## train the shipped tiny model (about two minutes on two cores)
 	$(BIN)/kitlib run $(RUN)
