@@ -3,7 +3,7 @@ has trl.
 
 Same model, tokenizer, rows, batch (16 prompts x 8), learning rate, clip range and lengths as `kitlib run` in
 against_trl.py; no KL term, fp32. Prints one JSON object: samples a second (the first steps left out) and held-out
-accuracy, sampled and greedy. """
+accuracy, sampled and greedy."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ were first written.
 
 Differs from verl: it wakes up when the queue changes instead of polling every two seconds, it ends the wait with the
 original exception when a background task has died, and with an explanation when nothing is in flight that could still
-finish. Left out so far: group filtering (DAPO), refill of failed groups, staleness. """
+finish. Left out so far: group filtering (DAPO), refill of failed groups, staleness."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Differs from verl: `close` ends every task and thread; `ledger` says what runs a
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import copy
 import logging
 import threading
 from collections.abc import Coroutine, Sequence
@@ -59,11 +59,13 @@ class AgentLoopManagerTQ:
         self.ledger = TaskLedger()
         handles = list(reward_loop_worker_handles or [None])  # type: ignore[list-item]
         num_workers = num_workers or config.actor_rollout_ref.rollout.agent.num_workers
+        # Each worker encodes with a tokenizer of its own: padding and truncation are a state of the tokenizer, so one
+        # that is shared would hand a call the settings of a call on another thread.
         self.workers = [
-            AgentLoopWorkerTQ(config, tq, llm_client, tokenizer, handles[i % len(handles)], self.ledger)
+            AgentLoopWorkerTQ(config, tq, llm_client, copy.deepcopy(tokenizer), handles[i % len(handles)], self.ledger)
             for i in range(num_workers)
         ]
-        self._threads = [_LoopThread(f"kitlib-agent-loop-{i}") for i in range(num_workers)]
+        self._threads = [_LoopThread(f"kitlib-agent-loop-{i}", self.ledger) for i in range(num_workers)]
         self._closed = False
 
     def generate_sequences(self, batch: TensorDict) -> None:
@@ -80,17 +82,19 @@ class AgentLoopManagerTQ:
             thread.call(worker.generate_sequences(chunk))
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel every task, wait for their ends and stop the threads. May be called twice."""
+        """Cancel every task, wait for their ends and stop the threads. May be called twice.
+
+        What ignores its cancellation for `timeout` seconds is named in the log and left behind.
+        """
         if self._closed:
             return
         self._closed = True
         for thread in self._threads:
-            try:
-                thread.call(self.ledger.cancel_all(), timeout)
-            except concurrent.futures.TimeoutError:
-                stuck = ", ".join(str(record) for record in self.ledger.running())
-                logger.error("after %.0f s these tasks have not ended, they ignore cancellation: %s", timeout, stuck)
             thread.stop()
+        for thread in self._threads:
+            if not thread.join(timeout):
+                stuck = ", ".join(str(record) for record in self.ledger.running())
+                logger.error("thread %s still runs after %.1f s, busy with %s", thread.name, timeout, stuck)
 
     def __enter__(self) -> AgentLoopManagerTQ:
         return self
@@ -100,25 +104,32 @@ class AgentLoopManagerTQ:
 
 
 class _LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own; at the end it cancels what the ledger has running on it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ledger: TaskLedger) -> None:
+        self.name = name
+        self.ledger = ledger
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
-    def call(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
+    def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a coroutine on the loop and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """Tell the loop to end."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; False if the thread still runs after `timeout` seconds."""
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(self.ledger.cancel_all())
         finally:
             self.loop.close()

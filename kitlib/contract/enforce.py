@@ -2,7 +2,7 @@
 
 verl 0.9.1 has `marked_timer` around the calls of trainer/ppo/v1/trainer_base.py and nothing that checks fields: a
 column that one row lacks surfaces as a KeyError in a later stage, without a key. Here the stage that needs the column
-says so first. """
+says so first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every stage of the V1 trainer: what it reads, what it writes, what switches it.
 
 Read from verl 0.9.1, mostly trainer/ppo/v1/trainer_base.py (TB), agent_loop_tq.py (AL) and replay_buffer.py (RB) in
-the same folder. A stage carries the name of the trainer method; verl writes it with a leading underscore. """
+the same folder. A stage carries the name of the trainer method; verl writes it with a leading underscore."""
 
 from __future__ import annotations
 

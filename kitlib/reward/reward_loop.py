@@ -110,13 +110,19 @@ class RewardLoopWorker:
         return number
 
     def _error(self, row: dict[str, Any], what: str) -> RewardError:
-        function = getattr(self.function, "func", self.function)  # behind a partial
-        where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
         return RewardError(
-            f"reward function {where} {what} for trajectory {_name(row)} (data_source {row['data_source']!r}, "
+            f"reward function {describe_function(self.function)} {what} for trajectory {_name(row)} (data_source {row['data_source']!r}, "
             f"ground_truth {row['reward_model']['ground_truth']!r}); mend the function or choose another with "
             "reward.custom_reward_function.path and .name"
         )
+
+
+def describe_function(function: Any) -> str:
+    """`name (file:line)` of a reward function, or its repr where Python cannot tell."""
+    function = getattr(function, "func", function)  # behind a partial
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def _name(row: dict[str, Any]) -> str:

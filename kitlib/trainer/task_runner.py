@@ -52,6 +52,8 @@ class TaskRunner:
     ) -> PPOTrainer:
         """Build everything; nothing is submitted yet. Closes what it has built if a part cannot be built."""
         set_seed(config.kitlib.seed)
+        if config.kitlib.num_threads is not None:
+            torch.set_num_threads(config.kitlib.num_threads)
         if run_dir is not None:
             run_dir.mkdir(parents=True, exist_ok=True)
             (run_dir / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")

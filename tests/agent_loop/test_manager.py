@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ def wait_until(condition: Any, tq: TransferQueue, seconds: float = 10.0) -> None
 
 
 def agent_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("agent-loop")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kitlib-agent-loop")]
 
 
 def num_with_status(tq: TransferQueue, status: str) -> int:
@@ -85,6 +87,7 @@ def test_close_in_the_middle_ends_tasks_and_threads_and_writes_no_status() -> No
     agents = manager(tq, FakeClient(gate), 2)
     agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
     wait_until(lambda: gate.num_waiting == 4, tq)
+    assert len(agent_threads()) == 2
     agents.close()
     assert agents.ledger.running() == ()
     assert agents.ledger.failures() == ()
@@ -131,5 +134,36 @@ def test_a_task_that_ignores_cancellation_is_named(caplog: pytest.LogCaptureFixt
     agents.generate_sequences(batch_of([row()], ["a"]))
     wait_until(lambda: len(agents.ledger.running()) == 3, tq)
     agents.close(timeout=0.05)
-    assert "session a_0" in caplog.text
-    assert agent_threads() == []
+    assert re.search(r"kitlib-agent-loop-0 still runs after 0.1 s, busy with .*session a_0", caplog.text)
+    release.set()
+    wait_until(lambda: agent_threads() == [], tq)
+
+
+def test_code_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    tq, release = TransferQueue(), threading.Event()
+    agents = manager(tq, FakeClient(lambda prompt_ids, params: release.wait(10) and "####708"))
+    agents.generate_sequences(batch_of([row()], ["a"]))
+    wait_until(lambda: num_with_status(tq, "running") == 1, tq)
+    agents.close(timeout=0.05)
+    assert "kitlib-agent-loop-0 still runs" in caplog.text
+    release.set()
+    wait_until(lambda: agent_threads() == [], tq)
+    assert agents.ledger.running() == ()
+
+
+def test_threads_of_reward_functions_end_too(tmp_path: Path) -> None:
+    path = tmp_path / "my_reward.py"
+    path.write_text("def compute_score(**kwargs):\n    return 1.0\n")
+    before = set(threading.enumerate())
+    tq = TransferQueue()
+    with manager(tq, FakeClient("####708"), 1, f"reward.custom_reward_function.path={path}") as agents:
+        agents.generate_sequences(batch_of([row()], ["a"]))
+        wait_until(lambda: num_with_status(tq, "finished") == 1, tq)
+    wait_until(lambda: set(threading.enumerate()) <= before, tq)
+
+
+def test_each_worker_has_a_tokenizer_of_its_own() -> None:
+    with manager(TransferQueue(), FakeClient(), 2) as agents:
+        first, second = (worker.tokenizer for worker in agents.workers)
+        assert first is not second
+        assert first.apply_chat_template(row()["raw_prompt"]) == second.apply_chat_template(row()["raw_prompt"])
