@@ -7,6 +7,7 @@ terminal as text and `print` as plain text, all from one model.
     batch_handle  what do I hold, what does the queue hold?             diff          what did this stage change?
     partitions    train and val side by side                            tokens        which tokens are trained, how
     hard? stage_card    one stage: called by, reads, writes, switches
+    stage_table   one step: which field appears after which stage?
 
 Reading order: `view`, `render` (the model and its two writers), `selection`, `judgement`, then one `*_view` after
 another.
@@ -20,6 +21,7 @@ from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
 from kitlib.inspector.selection import NoSuchPartitionError
 from kitlib.inspector.stage_card_view import stage_card
+from kitlib.inspector.stage_table_view import stage_table
 from kitlib.inspector.tokens_view import tokens
 from kitlib.inspector.trajectory import NoTokensError
 from kitlib.inspector.view import View, ViewTooLargeError
@@ -36,5 +38,6 @@ __all__ = [
     "partitions",
     "presence",
     "stage_card",
+    "stage_table",
     "tokens",
 ]

@@ -35,6 +35,7 @@ class PresenceRows:
         self.selection, self.judgement, self.names = selection, judgement, names
         self.keys = selection.keys(selection.rows)
         self.tags = selection.tags(selection.rows)
+        self.marker_keys, self.marker_tags = selection.keys(selection.markers), selection.tags(selection.markers)
         self.fields = judgement.columns(selection.partition.fields)
         self.present = selection.presence(self.fields)
         self.padding = np.array([selection.is_padding(i) for i in selection.rows], dtype=bool)
@@ -69,6 +70,8 @@ class PresenceRows:
             Kind(tuple(map(int, group)), tuple(map(bool, shown[f, :-1])), bool(shown[f, -1]))
             for f, group in zip(first, members, strict=True)
         ]
+        needed = [g for g, j in enumerate(fields) if self.fields[j] in self.judgement.reads]
         largest = max(kinds, key=lambda kind: (len(kind.positions), sum(kind.present)))
-        odd = sorted((kind for kind in kinds if kind is not largest), key=lambda k: (sum(k.present), -len(k.positions)))
+        odd = [kind for kind in kinds if kind is not largest]
+        odd.sort(key=lambda kind: (sum(kind.present[g] for g in needed), sum(kind.present), -len(kind.positions)))
         return [largest, *odd]

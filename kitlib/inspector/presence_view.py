@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kitlib.contract import FIELDS
+from kitlib.contract import FIELDS, STAGES
 from kitlib.inspector.judgement import group_of, judge
 from kitlib.inspector.markers import marker_table, stray_note
 from kitlib.inspector.names import ShortNames
@@ -40,7 +40,7 @@ def presence(
     source: Source,
     stage: str | None = None,
     config: Any = None,
-    partition_id: str = "train",
+    partition_id: str | None = None,
     batch: KVBatchMeta | None = None,
     *,
     title: str = "",
@@ -58,6 +58,7 @@ def presence(
     source:   a QueueSnapshot or a queue. Reads keys, tags and presence; never a tensor.
     stage:    a name of kitlib.contract.STAGES, or None to judge nothing.
     config:   anything the contract can read; None means verl's defaults.
+    partition_id: default train, and val for the stage validate.
     batch:    only the keys of this handle, in its partition.
     title:    words for the second line, such as "step 3, after compute_old_log_prob".
     uid, status, key, field, missing_only: show less (kitlib.inspector.selection.Filter); the first line still judges
@@ -66,12 +67,15 @@ def presence(
     Raises UnknownStageError. A partition that does not exist (yet) is said in the first line.
     """
     snapshot = snapshot_of(source)
-    partition_id = (batch.partition_id if batch is not None else None) or partition_id
+    default = "val" if stage == "validate" else "train"
+    partition_id = (batch.partition_id if batch is not None else None) or partition_id or default
     judgement = judge(stage, config, partition_id)
     try:
         selection = select(snapshot, partition_id, batch)
     except NoSuchPartitionError as error:
-        return View(ViewModel(_headline(partition_id, stage, (f"NOT READY: {error}", State.BAD))), budget)
+        needed = judgement.reads or (stage and STAGES[stage].tags_read)
+        said = (f"NOT READY: {error}", State.BAD) if needed else (str(error), State.DIM)
+        return View(ViewModel(_headline(partition_id, stage, said)), budget)
     rows, keep = (
         PresenceRows(selection, judgement, ShortNames.of(snapshot)),
         Filter(uid, status, key, field, missing_only),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kitlib.errors import KitError
 from kitlib.inspector.render.html_writer import rows_within, write_html
 from kitlib.inspector.render.model import Table, ViewModel, cell
+from kitlib.inspector.render.printable import printable
 from kitlib.inspector.render.states import State
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class View:
     def __init__(self, model: ViewModel, budget: int = PAGE_BUDGET) -> None:
         self.model = _within(model, budget)
         self.budget = budget
+
+    @property
+    def headline(self) -> str:
+        """The first line: the answer, as plain text for a log or a progress display."""
+        return printable("  ".join(span.text for span in self.model.headline.spans))
 
     def text(self, width: int = 100) -> str:
         """The view as plain text, at most `width` characters a line."""

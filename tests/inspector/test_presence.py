@@ -29,7 +29,9 @@ def columns(view: View) -> list[str]:
 
 
 def headline(view: View) -> str:
-    return view.text(300).splitlines()[0]
+    first = view.text(300).splitlines()[0]
+    assert view.headline == first
+    return first
 
 
 def keys_shown(view: View) -> list[str]:
@@ -127,7 +129,7 @@ def test_no_stage_judges_nothing() -> None:
 
 
 def test_validation_rows_wait_for_no_training_field() -> None:
-    view = presence(snapshot(partition(KEYS, partition_id="val")), "validate", GRPO, "val")
+    view = presence(snapshot(partition(KEYS, partition_id="val")), "validate", GRPO)
     assert " READY: all 8 rows" in headline(view)
     assert not {"old_log_probs", "advantages"} & set(columns(view))
 
@@ -149,6 +151,26 @@ def test_markers_stand_apart() -> None:
     rows = [[str(one) for one in row[:4]] for row in view.model.tables[1].rows]
     assert rows == [["2", "pending", "0", "aaaa bbbb"], ["1", "running", "4", "9c02"], ["1", "finished", "4", "f3a1"]]
     assert_same_facts(view)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ({"f3a1": "finished", "9c02": "failure"}, "READY: 2 of 2 prompts settled, 1 of them failed"),
+        (
+            {"f3a1": "finished", "9c02": "running", "aaaa": "pending"},
+            "WAITING: 1 of 3 prompts settled; 1 running (9c02), ",
+        ),
+        ({"f3a1": "done"}, "NOT READY: done (f3a1) is no status that the sampler knows"),
+        ({}, "NOT READY: no prompt marker"),
+    ],
+    ids=["settled", "waiting", "unknown status", "no marker"],
+)
+def test_sampler_waits_for_markers_not_for_fields(statuses: dict[str, str], said: str) -> None:
+    keys = [*KEYS, *statuses]
+    tags = {uid: marker(status) for uid, status in statuses.items()}
+    view = presence(snapshot(partition(keys, AGENT_LOOP, [(uid, "*") for uid in statuses], tags)), "sample", GRPO)
+    assert headline(view).startswith(f"train  next: sample  {said}")
 
 
 def test_key_left_by_a_clear_is_named() -> None:
@@ -179,6 +201,12 @@ def test_few_odd_rows_are_expanded_many_collapse() -> None:
     assert [str(row[0]) for row in view.model.tables[0].rows] == ["44", "20"]
     view = presence(snapshot(partition(keys, lacking=few)), collapse=False, budget=200_000)
     assert len(view.model.tables[0].rows) == 64 and "3 kinds" not in view.text() and "2 kinds of row" in view.text()
+
+
+def test_rows_that_lack_what_is_needed_come_before_rows_that_lack_more() -> None:
+    late = [("f3a1_0_0", name) for name in ("metrics", "extra_fields", "num_turns")]
+    source = snapshot(partition(KEYS, READY_FOR_ADVANTAGE, [*late, ("9c02_1_0", "rm_scores")]))
+    assert keys_shown(presence(source, "compute_advantage", GRPO))[1:] == ["9c02_1_0", "f3a1_0_0"]
 
 
 def test_filters() -> None:
@@ -218,7 +246,8 @@ def test_unknown_stage_and_partition() -> None:
 
 def test_empty_queue_and_hostile_names() -> None:
     tq = TransferQueue()
-    assert "no partition 'train'" in presence(tq, "update_actor").text()
+    assert "NOT READY: no partition 'train'" in presence(tq, "update_actor").text()
+    assert "NOT READY" not in presence(tq, "submit_batch_to_rollout").text()
     key, field = "<b>\x1b]]>_0_0", "<script>\u202e"
     view = presence(snapshot(partition([key], (field,), tags={key: tag("<i>\x00", **{"<u>": "\n"})})), show_tags=True)
     assert "<b>" not in view.html() and "<script" not in view.html() and "\x1b" not in view.text()
