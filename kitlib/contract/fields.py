@@ -51,7 +51,8 @@ def _object(name: str, type_name: str, group: str, meaning: str) -> Field:
 _ALL_FIELDS = (
     # The dataset row; the agent loop copies it onto every trajectory, the async modes also onto the prompt marker.
     _object("uid", "str", "dataset", "group of the row; the advantage stage groups by it"),
-    _object("raw_prompt", "list[dict]", "dataset", "the prompt as chat messages"),
+    _object("prompt", "list[dict]", "dataset", "the dataset's own column of chat messages"),
+    _object("raw_prompt", "list[dict]", "dataset", "the same messages under the name that the agent loop reads"),
     _object("data_source", "str", "dataset", "name of the task; picks the reward rule and names the validation metric"),
     _object("ability", "str", "dataset", "a dataset column: kind of skill"),
     _object("reward_model", "dict", "dataset", "style and ground_truth for the reward rule"),

@@ -77,7 +77,7 @@ def _all(*names: str, when: Condition = ALWAYS, required: bool = True, note: str
 
 
 _DATASET_ROW = ("uid", "raw_prompt", "data_source", "reward_model", "extra_info", "index", "tools_kwargs")
-_DATASET_EXTRAS = ("ability", "interaction_kwargs", "dummy_tensor")
+_DATASET_EXTRAS = ("prompt", "ability", "interaction_kwargs", "dummy_tensor")
 
 _ALL_STAGES = (
     Stage(

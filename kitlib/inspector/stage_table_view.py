@@ -13,6 +13,7 @@ what the stage in the next column reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from kitlib.contract import STAGES
@@ -40,7 +41,8 @@ def stage_table(
     known = [
         (name, select(snapshot, partition_id)) for name, snapshot in history if partition_id in snapshot.partitions
     ]
-    columns = [_Column(name, later[0] if later else None, now, config) for (name, now), later in _with_next(known)]
+    upcoming = [name for name, _ in known[1:]]
+    columns = [_Column(name, now, later, config) for (name, now), later in zip_longest(known, upcoming)]
     lines = _merge(judge(None).columns({field for one in columns for field in one.fields}), columns)
     table = Table(
         (Column("after"), *(Column(one.title, align="right") for one in columns)),
@@ -63,14 +65,10 @@ def stage_table(
     return View(model, budget)
 
 
-def _with_next(items: list[tuple[str, Selection]]) -> list[tuple[tuple[str, Selection], tuple[str, Selection] | None]]:
-    return list(zip(items, [*items[1:], None], strict=True))
-
-
 class _Column:
     """What one snapshot says about each field."""
 
-    def __init__(self, stage: str, upcoming: str | None, selection: Selection, config: Any) -> None:
+    def __init__(self, stage: str, selection: Selection, upcoming: str | None, config: Any) -> None:
         self.title = STAGES[stage].title
         self.selection = selection
         self.judgement = judge(upcoming, config)

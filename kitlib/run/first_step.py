@@ -6,37 +6,27 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from kitlib.contract import STAGES, StageRecord, needs
-from kitlib.inspector import presence
+from kitlib.contract import StageRecord
+from kitlib.inspector import stage_table
 from kitlib.trainer.observers import Observer
+from kitlib.transfer_queue import QueueSnapshot, take_snapshot
 
 if TYPE_CHECKING:
     from kitlib.trainer.base import PPOTrainer
 
-_SILENT = {"validate", "update_weights", "save_checkpoint"}  # they leave the partition `train` as it is
-
-
-def next_stage(name: str, config: object) -> str | None:
-    """The stage after `name` that runs under this config and reads or writes the queue; None after the last."""
-    names = list(STAGES)
-    for candidate in names[names.index(name) + 1 :]:
-        if candidate not in _SILENT and needs(candidate, config).runs:
-            return candidate
-    return None
+_ELSEWHERE = {"validate", "update_weights", "save_checkpoint"}  # they leave the partition `train` as it is
 
 
 class FirstStepPresence(Observer):
-    """After each stage of step 1: the presence view, judged by the needs of the next stage."""
+    """Takes a snapshot after each stage of step 1 and prints them as one table when the rows are cleared."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.history: list[tuple[str, QueueSnapshot]] = []
 
     def on_stage(self, trainer: PPOTrainer, record: StageRecord) -> None:
-        if record.global_steps != 1 or record.seconds is None or record.error or record.stage in _SILENT:
+        if record.global_steps != 1 or record.seconds is None or record.stage in _ELSEWHERE:
             return
-        upcoming = next_stage(record.stage, trainer.config)
-        view = presence(
-            trainer.tq, stage=upcoming, config=trainer.config, title=f"step 1 after {record.stage}", show_tags=False
-        )
-        self.console.print(view)
-        self.console.print()
+        self.history.append((record.stage, take_snapshot(trainer.tq)))
+        if record.stage == "clear" or record.error:
+            self.console.print(stage_table(self.history, trainer.config, title="step 1"))
