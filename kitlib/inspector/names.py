@@ -7,6 +7,7 @@ at which they still differ, so a name means the same in every table of a view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kitlib.inspector.render.model import Span
@@ -27,7 +28,7 @@ class ShortNames:
     def __init__(self, keys: Iterable[str]) -> None:
         uids = sorted({uid_of(key) for key in keys})
         longest = max(map(len, uids), default=0)
-        needed = max([MIN_LENGTH, *(_common(a, b) + 1 for a, b in zip(uids, uids[1:], strict=False))])
+        needed = max([MIN_LENGTH, *(_common(a, b) + 1 for a, b in pairwise(uids))])
         self.num_chars = needed if longest > WORTH_CUTTING and needed < longest else None
 
     @classmethod
