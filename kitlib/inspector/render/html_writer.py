@@ -21,14 +21,15 @@ _TABLE = "border-collapse:collapse;margin:4px 0;font:inherit;color:inherit;borde
 _RULE = "1px solid rgba(128,128,128,.55)"
 _BARE_ROW = "background:none"
 _UPRIGHT = "writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;margin:0 auto"
+_WIDE_GAP = "&nbsp; "  # notebook exporters shrink plain blanks between two elements to one
 NUM_MARKS_UPRIGHT = 9  # with more columns of marks than this, their names stand upright to save width
 
 
 def write_html(model: ViewModel) -> str:
     """The model as one `<div>`."""
-    parts = [f'<div style="{_LINE};font-size:13px">{_spans(model.headline, "  ")}</div>']
+    parts = [f'<div style="{_LINE};font-size:13px">{_spans(model.headline, _WIDE_GAP)}</div>']
     if model.facts.spans:
-        parts.append(f'<div style="{_LINE}">{_spans(model.facts, "  ")}</div>')
+        parts.append(f'<div style="{_LINE}">{_spans(model.facts, _WIDE_GAP)}</div>')
     parts += [_table(table) for table in model.tables]
     if model.legend:
         parts.append(
