@@ -95,7 +95,7 @@ def test_partial_rollout_over_a_weight_sync(managers: list) -> None:
     other = make_model(seed=1)
     actor: Any = SimpleNamespace(state_dict_for_rollout=other.state_dict)
     sync = CheckpointEngineManager(actor, manager.replicas, backend="nccl")
-    wait_for_a_verb_before_step(10, manager.replicas[0])
+    make_no_more_steps_without_new_weights(manager.replicas[0], number=10)
 
     async def main() -> None:
         params = {"temperature": 0.0, "ignore_eos": True, "logprobs": True}
@@ -115,16 +115,17 @@ def test_partial_rollout_over_a_weight_sync(managers: list) -> None:
     asyncio.run(main())
 
 
-def wait_for_a_verb_before_step(number: int, server: Any) -> None:
-    step, numbers = server._engine.step, itertools.count()
+def make_no_more_steps_without_new_weights(server: Any, number: int) -> None:
+    """Hold step `number` until the weights have changed or a verb waits, so that the request cannot end before."""
+    engine, step, numbers = server._engine, server._engine.step, itertools.count()
 
-    def waiting() -> list:
+    def held() -> list:
         if next(numbers) == number:
-            while not server._verbs:
+            while not (server._verbs or engine.global_steps or server._closing):
                 time.sleep(0.001)
         return step()
 
-    server._engine.step = waiting
+    engine.step = held
 
 
 def test_stop_ids_come_from_tokenizer_and_generation_config() -> None:
