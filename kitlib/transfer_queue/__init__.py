@@ -3,19 +3,23 @@
     protocol.py    the verbs
     metadata.py    KVBatchMeta: what moves between stages
     local.py       TransferQueue: the verbs in this process, the life of a key, the one lock
+    twins.py       the same verbs for coroutines
     controller.py  the control plane: keys, indexes, what has been produced, tags
     storage.py     the data plane: rows x columns in several units
     columns.py     how a put takes columns in, and what comes back as what
     blocks.py      a column of one put as the store keeps it, and how rows are joined again
     cells.py       how the controller describes a value without holding it
     values.py      what happens to Python objects on the way in and out
-    parsing.py     the data_parser argument of a put
+    arguments.py, parsing.py    checks of arguments, the data_parser of a put
+    checkpoint.py  save and load
     layout.py      jagged, padded, lengths, list_of_dict_to_tensordict
     snapshot.py    QueueSnapshot: a frozen picture of a queue
     explain.py     explain_get and strict_get: no silent narrowing
     strict.py      StrictQueue: no silent overwriting either
     diff.py        what changed between two snapshots
     snapshot_file.py     a snapshot as a file
+    events.py      the event log: who wrote what, when, over what
+    watched.py     watch(): the verbs of any queue, recorded
     package.py, package_snapshot.py    the same verbs on Ray: the TransferQueue package
     errors.py      the errors
 
@@ -36,6 +40,7 @@ from kitlib.transfer_queue.errors import (
     QueueValueError,
     StrictWriteError,
 )
+from kitlib.transfer_queue.events import Event, EventLog, acting_as, read_events
 from kitlib.transfer_queue.explain import GetReport, explain_get, strict_get
 from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensordict, padded
 from kitlib.transfer_queue.local import TransferQueue
@@ -44,9 +49,12 @@ from kitlib.transfer_queue.protocol import QueueProtocol
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot, take_snapshot
 from kitlib.transfer_queue.snapshot_file import load_snapshot, save_snapshot
 from kitlib.transfer_queue.strict import StrictQueue, check_put
+from kitlib.transfer_queue.watched import watch
 
 __all__ = [
     "Cell",
+    "Event",
+    "EventLog",
     "GetReport",
     "KVBatchMeta",
     "MissingFieldsError",
@@ -64,6 +72,7 @@ __all__ = [
     "StrictQueue",
     "StrictWriteError",
     "TransferQueue",
+    "acting_as",
     "check_put",
     "diff",
     "explain_get",
@@ -72,7 +81,9 @@ __all__ = [
     "load_snapshot",
     "list_of_dict_to_tensordict",
     "padded",
+    "read_events",
     "save_snapshot",
     "strict_get",
     "take_snapshot",
+    "watch",
 ]

@@ -7,7 +7,6 @@ when the last of its rows is cleared or overwritten.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorStack
 
-from kitlib.transfer_queue.cells import CellTable, cell_of, tensor_cell
+from kitlib.transfer_queue.cells import CellTable, cell_of, describe_values, tensor_cell
 from kitlib.transfer_queue.values import copy_value
 
 
@@ -112,23 +111,15 @@ class ListBlock(Block):
 
     @property
     def num_bytes(self) -> int:
-        return sum(cell_of(value).num_bytes for value in self.values)
+        return sum(cell.num_bytes for cell in describe_values(self.values))
 
     def row(self, number: int) -> Any:
         return self.values[number]
 
     def codes(self, table: CellTable) -> list[int]:
-        known: dict[tuple[type, int], int] = {}  # most columns hold few types and sizes
-        codes = []
-        for value in self.values:
-            if isinstance(value, torch.Tensor):
-                codes.append(table.code(cell_of(value)))
-                continue
-            kind = (type(value), sys.getsizeof(value))
-            if kind not in known:
-                known[kind] = table.code(cell_of(value))
-            codes.append(known[kind])
-        return codes
+        cells = describe_values(self.values)
+        known = {cell: table.code(cell) for cell in set(cells)}
+        return [known[cell] for cell in cells]
 
 
 def join_rows(blocks: Sequence[Block], numbers: Sequence[int]) -> torch.Tensor | NonTensorStack:

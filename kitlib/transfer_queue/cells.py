@@ -45,7 +45,23 @@ def cell_of(value: Any) -> Cell:
     """Description of any row value."""
     if isinstance(value, torch.Tensor):
         return tensor_cell(value.dtype, tuple(value.shape))
-    return Cell(type(value).__name__, (), "object", sys.getsizeof(value))
+    num_bytes = value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+    return Cell(type(value).__name__, (), "object", num_bytes)
+
+
+def describe_values(values: list[Any]) -> list[Cell]:
+    """cell_of of every value, for columns of many objects that have few types and sizes."""
+    known: dict[tuple[type, int], Cell] = {}
+    cells = []
+    for value in values:
+        if isinstance(value, torch.Tensor | np.ndarray):
+            cells.append(cell_of(value))
+            continue
+        kind = (type(value), sys.getsizeof(value))
+        if kind not in known:
+            known[kind] = cell_of(value)
+        cells.append(known[kind])
+    return cells
 
 
 class CellTable:

@@ -20,7 +20,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from kitlib.transfer_queue.blocks import Block, DenseBlock, JaggedBlock, ListBlock
-from kitlib.transfer_queue.cells import Cell, cell_of, tensor_cell
+from kitlib.transfer_queue.cells import Cell, cell_of, describe_values, tensor_cell
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
 from kitlib.transfer_queue.values import ATOMS, stored_value
 
@@ -38,16 +38,22 @@ def to_block(field: str, column: Any, num_rows: int) -> Block:
     stands for the whole batch (NonTensorData) and for a nested TensorDict, QueueValueError if the number of rows is
     wrong.
     """
-    values = _row_values(field, column)
-    if isinstance(values, torch.Tensor):
-        block = _nested_block(values) if values.is_nested else DenseBlock(_own_copy(values))
-    elif ATOMS.issuperset(map(type, values)):
-        block = ListBlock(values)
-    else:
-        block = ListBlock([_own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in values])
+    block = _block(_row_values(field, column))
     if len(block) != num_rows:
         raise QueueValueError(f"field {field!r} has {len(block)} rows, the batch has {num_rows}")
     return block
+
+
+def _block(column: Any) -> Block:
+    if isinstance(column, list):
+        if ATOMS.issuperset(map(type, column)):
+            return ListBlock(column)
+        return ListBlock([_own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in column])
+    if (flat := _flat_jagged(column)) is not None:
+        return JaggedBlock(_own_copy(flat), column.offsets().tolist())
+    if column.is_nested:
+        return ListBlock(list(_own_copy(column).unbind()))
+    return DenseBlock(_own_copy(column))
 
 
 def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[Cell]]:
@@ -57,14 +63,16 @@ def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[C
     return {name: _describe(_row_values(name, column)) for name, column in fields.items()}
 
 
-def _describe(values: Any) -> list[Cell]:
-    if isinstance(values, list):
-        return [cell_of(value) for value in values]
-    if not values.is_nested:
-        return [tensor_cell(values.dtype, tuple(values.shape[1:]))] * values.shape[0]
-    if _is_flat_jagged(values):
-        return [tensor_cell(values.dtype, (length,)) for length in values.offsets().diff().tolist()]
-    return [cell_of(row) for row in values.unbind()]
+def _describe(column: Any) -> list[Cell]:
+    if isinstance(column, list):
+        return describe_values(column)
+    if (flat := _flat_jagged(column)) is not None:
+        lengths = column.offsets().diff().tolist()
+        known = {length: tensor_cell(flat.dtype, (length,)) for length in set(lengths)}
+        return [known[length] for length in lengths]
+    if column.is_nested:
+        return [cell_of(row) for row in column.unbind()]
+    return [tensor_cell(column.dtype, tuple(column.shape[1:]))] * column.shape[0]
 
 
 def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
@@ -82,15 +90,15 @@ def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
     raise QueueTypeError(f"field {field!r} is a {type(column).__name__}, not a tensor or a list")
 
 
-def _nested_block(column: Any) -> Block:
-    if _is_flat_jagged(column):
-        return JaggedBlock(_own_copy(column.values()), column.offsets().tolist())
-    return ListBlock(list(_own_copy(column).unbind()))
+def _flat_jagged(column: Any) -> torch.Tensor | None:
+    """The values of one-dimensional rows that lie one behind the other: the usual nested column, and the quick case.
 
-
-def _is_flat_jagged(column: Any) -> bool:
-    """One-dimensional rows that lie one behind the other in memory: the usual case, and the one that is quick."""
-    return column.layout == torch.jagged and column.dim() == 2 and column.lengths() is None
+    Asks as little as it can: every question to a nested tensor takes longer than the copy of a small column.
+    """
+    if not hasattr(column, "offsets") or column.lengths() is not None:
+        return None
+    values = column.values()
+    return values if values.dim() == 1 else None
 
 
 def _own_copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ import numpy as np
 
 from kitlib.transfer_queue.blocks import Block
 from kitlib.transfer_queue.cells import CellTable
+from kitlib.transfer_queue.errors import QueueFullError
 from kitlib.transfer_queue.values import copy_value, is_flat
 
 
@@ -122,10 +123,29 @@ class Controller:
         ready = np.all(self.codes[indexes] > 0, axis=0)
         return sorted(name for name, column in self.columns.items() if ready[column])
 
-    def count_new(self, indexes: Sequence[int]) -> int:
+    def _count_new(self, indexes: Sequence[int]) -> int:
         """How many of these rows have no field yet."""
         distinct = np.unique(np.asarray(indexes))
         return len(distinct) - self._count_filled(distinct)
+
+    def check_capacity(
+        self, indexes: Sequence[int], blocks: Mapping[str, Block], max_rows: int | None, max_bytes: int | None
+    ) -> None:
+        """Raise QueueFullError if these rows would exceed a limit; keys with tags only are free."""
+        if max_rows is not None:
+            num_new = self._count_new(indexes)
+            if self.num_filled + num_new > max_rows:
+                raise QueueFullError(
+                    f"Storage capacity exceeded: {self.num_filled} rows + {num_new} new > total_storage_size="
+                    f"{max_rows}; clear rows that are done with kv_clear or raise total_storage_size"
+                )
+        if max_bytes is not None:
+            num_bytes = sum(block.num_bytes for block in blocks.values())
+            if self.num_bytes + num_bytes > max_bytes:
+                raise QueueFullError(
+                    f"Storage capacity exceeded: {self.num_bytes} bytes + {num_bytes} > "
+                    f"max_bytes={max_bytes}; clear rows that are done with kv_clear or raise max_bytes"
+                )
 
     def _count_filled(self, indexes: Sequence[int] | np.ndarray) -> int:
         return int((self.codes[indexes] > 0).any(axis=1).sum())

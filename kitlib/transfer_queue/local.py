@@ -20,29 +20,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 
+from kitlib.transfer_queue.arguments import check_batch_size, checked_keys, few, single_row
 from kitlib.transfer_queue.blocks import Block, join_rows
-from kitlib.transfer_queue.columns import split_fields, to_block
+from kitlib.transfer_queue.checkpoint import pack, read_checkpoint, references, restore, write_checkpoint
+from kitlib.transfer_queue.columns import split_fields
 from kitlib.transfer_queue.controller import Controller
-from kitlib.transfer_queue.errors import (
-    QueueFullError,
-    QueueRuntimeError,
-    QueueTypeError,
-    QueueValueError,
-)
+from kitlib.transfer_queue.errors import QueueRuntimeError, QueueValueError
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.parsing import parse_fields
 from kitlib.transfer_queue.protocol import DataParser, Listing
 from kitlib.transfer_queue.snapshot import QueueSnapshot, picture
 from kitlib.transfer_queue.storage import StorageUnits
+from kitlib.transfer_queue.twins import AsyncTwins
 from kitlib.transfer_queue.values import copy_tag, stored_tag
 
 
-class TransferQueue:
+class TransferQueue(AsyncTwins):
     """An in-process queue; thread-safe, and usable from several event loops at once.
 
     num_storage_units: over how many units the rows are spread. total_storage_size: how many rows may hold fields at a
@@ -81,15 +79,15 @@ class TransferQueue:
         """
         if fields is None and tag is None:
             raise QueueValueError("kv_put needs at least one of fields and tag")
-        keys = _checked_keys([key])
+        keys = checked_keys([key])
         self._register(keys, partition_id)
         tags = None if tag is None else [stored_tag(tag)]
         blocks: dict[str, Block] = {}
         if isinstance(fields, TensorDictBase):
-            _check_batch_size(fields, keys)
+            check_batch_size(fields, keys)
             blocks = split_fields(fields)
         elif isinstance(fields, dict):
-            blocks = {name: _single_row(name, value) for name, value in fields.items()}
+            blocks = {name: single_row(name, value) for name, value in fields.items()}
         elif fields is not None:
             raise QueueValueError(f"`fields` can only be dict or TensorDict, not {type(fields).__name__}")
         return self._publish(keys, partition_id, parse_fields(blocks, data_parser), tags)
@@ -111,8 +109,8 @@ class TransferQueue:
         if fields is None and tags is None:
             raise QueueValueError("kv_batch_put needs at least one of `fields` and `tags`")
         if fields is not None:
-            _check_batch_size(fields, keys)
-        key_list = _checked_keys(keys)
+            check_batch_size(fields, keys)
+        key_list = checked_keys(keys)
         self._register(key_list, partition_id)
         if len(key_list) != len(keys):
             raise QueueRuntimeError(f"`keys` is the string {keys!r}: pass a list of keys")
@@ -126,7 +124,7 @@ class TransferQueue:
         """Remove keys with their tags and fields; unknown keys and partitions are no error. QueueValueError for no
         keys.
         """
-        key_list = _checked_keys(keys)
+        key_list = checked_keys(keys)
         with self._changed:
             self._check_open()
             indexes = self._controller.forget(partition_id, key_list)
@@ -149,7 +147,7 @@ class TransferQueue:
             self._check_open()
             indexes, _ = controller.register(partition_id, keys)  # again: somebody may have cleared a key meanwhile
             if blocks:
-                self._check_capacity(indexes, blocks)
+                controller.check_capacity(indexes, blocks, self.total_storage_size, self.max_bytes)
                 self._storage.put(indexes, blocks)
                 controller.publish(indexes, blocks)
             if tags is not None:
@@ -172,13 +170,13 @@ class TransferQueue:
         raises instead and `explain_get` says what would be dropped. Raises QueueValueError if no key exists, or if
         there is no field that all rows have (one key with tags only is enough).
         """
-        key_list = _checked_keys(keys)
+        key_list = checked_keys(keys)
         with self._changed:
             self._check_open()
             found = self._controller.lookup(partition_id, key_list)
             if not found:
                 raise QueueValueError(
-                    f"keys or partition were not found! partition {partition_id!r}, keys {_few(key_list)}"
+                    f"keys or partition were not found! partition {partition_id!r}, keys {few(key_list)}"
                 )
             indexes = [found[key] for key in key_list if key in found]
             ready = self._controller.ready_fields(indexes)
@@ -222,50 +220,6 @@ class TransferQueue:
             wanted = partitions if partition_id is None else [name for name in (partition_id,) if name in partitions]
             return {name: partitions[name].copy_tags() for name in wanted}
 
-    # -- the async twins: the same work, which never waits for anything but the lock ----------------------------------
-
-    async def async_kv_put(
-        self,
-        key: str,
-        partition_id: str,
-        fields: TensorDict | dict[str, Any] | None = None,
-        tag: dict[str, Any] | None = None,
-        data_parser: DataParser | None = None,
-    ) -> KVBatchMeta:
-        """kv_put for coroutines."""
-        return self.kv_put(key, partition_id, fields, tag, data_parser)
-
-    async def async_kv_batch_put(
-        self,
-        keys: list[str],
-        partition_id: str,
-        fields: TensorDict | None = None,
-        tags: list[dict[str, Any]] | None = None,
-        data_parser: DataParser | None = None,
-    ) -> KVBatchMeta:
-        """kv_batch_put for coroutines."""
-        return self.kv_batch_put(keys, partition_id, fields, tags, data_parser)
-
-    async def async_kv_batch_get(
-        self, keys: list[str] | str, partition_id: str, select_fields: list[str] | str | None = None
-    ) -> TensorDict:
-        """kv_batch_get for coroutines."""
-        return self.kv_batch_get(keys, partition_id, select_fields)
-
-    async def async_kv_batch_get_by_meta(
-        self, meta: KVBatchMeta, select_fields: list[str] | str | None = None
-    ) -> TensorDict:
-        """kv_batch_get_by_meta for coroutines."""
-        return self.kv_batch_get_by_meta(meta, select_fields)
-
-    async def async_kv_list(self, partition_id: str | None = None) -> Listing:
-        """kv_list for coroutines."""
-        return self.kv_list(partition_id)
-
-    async def async_kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
-        """kv_clear for coroutines."""
-        self.kv_clear(keys, partition_id)
-
     # -- watching -----------------------------------------------------------------------------------------------------
 
     @property
@@ -286,6 +240,33 @@ class TransferQueue:
         with self._changed:
             return picture(self._controller, partition_id)
 
+    # -- saving and closing -------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint_dir: str | Path, *, metadata: dict[str, Any] | None = None) -> None:
+        """Save keys, tags and fields to a folder; see checkpoint.py. The queue stays usable meanwhile.
+
+        Raises QueueTypeError for a value that a file without code cannot hold, naming the field.
+        """
+        with self._changed:
+            self._check_open()
+            state = references(self._controller, self._storage)
+        write_checkpoint(checkpoint_dir, pack(state), metadata)
+
+    def load_checkpoint(self, checkpoint_dir: str | Path) -> dict[str, Any]:
+        """Replace everything in the queue by a checkpoint and return the metadata that was saved with it.
+
+        Raises FileNotFoundError if there is none, QueueFileError if it is truncated or foreign; the queue is
+        unchanged then.
+        """
+        state, metadata = read_checkpoint(checkpoint_dir)
+        controller, storage = Controller(), StorageUnits(len(self._storage.units))
+        restore(state, controller, storage)
+        with self._changed:
+            self._check_open()
+            self._controller, self._storage = controller, storage
+            self._ring()
+        return metadata
+
     def close(self) -> None:
         """Drop everything and end all waits; every later call raises QueueRuntimeError. Closing twice is no error."""
         with self._changed:
@@ -301,54 +282,3 @@ class TransferQueue:
     def _check_open(self) -> None:
         if self._closed:
             raise QueueRuntimeError("the queue is closed")
-
-    def _check_capacity(self, indexes: Sequence[int], blocks: Mapping[str, Block]) -> None:
-        controller = self._controller
-        if self.total_storage_size is not None:
-            num_new = controller.count_new(indexes)
-            if controller.num_filled + num_new > self.total_storage_size:
-                raise QueueFullError(
-                    f"Storage capacity exceeded: {controller.num_filled} rows + {num_new} new > total_storage_size="
-                    f"{self.total_storage_size}; clear rows that are done with kv_clear or raise total_storage_size"
-                )
-        if self.max_bytes is not None:
-            num_bytes = sum(block.num_bytes for block in blocks.values())
-            if controller.num_bytes + num_bytes > self.max_bytes:
-                raise QueueFullError(
-                    f"Storage capacity exceeded: {controller.num_bytes} bytes + {num_bytes} > "
-                    f"max_bytes={self.max_bytes}; clear rows that are done with kv_clear or raise max_bytes"
-                )
-
-
-def _checked_keys(keys: list[str] | str) -> list[str]:
-    if isinstance(keys, str):
-        return [keys]
-    if not isinstance(keys, list):
-        raise QueueTypeError(f"Only string or list of strings are allowed as `keys`, not {type(keys).__name__}")
-    if not keys:
-        raise QueueValueError("Received an empty list as keys.")
-    wrong = [key for key in keys if not isinstance(key, str)]
-    if wrong:
-        raise QueueTypeError(f"Not all elements in `keys` are strings: {_few(wrong)}")
-    return list(keys)
-
-
-def _check_batch_size(fields: Any, keys: Sequence[str]) -> None:
-    if not isinstance(fields, TensorDictBase):
-        raise QueueTypeError(f"`fields` must be a TensorDict of batch size [{len(keys)}], not {type(fields).__name__}")
-    if len(fields.batch_size) == 0 or fields.batch_size[0] != len(keys):
-        raise QueueValueError(
-            f"`keys` with length {len(keys)} does not match the `fields` TensorDict with "
-            f"batch_size {list(fields.batch_size)}"
-        )
-
-
-def _single_row(name: str, value: Any) -> Block:
-    if isinstance(value, torch.Tensor) and value.is_nested:
-        raise QueueValueError(f"field {name!r} is a nested tensor: use kv_batch_put, a nested tensor has several rows")
-    return to_block(name, value.unsqueeze(0) if isinstance(value, torch.Tensor) else [value], 1)
-
-
-def _few(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(value) for value in values[:5])
-    return shown if len(values) <= 5 else f"{shown} and {len(values) - 5} more"

@@ -25,11 +25,12 @@ from kitlib.transfer_queue.explain import strict_get
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.protocol import DataParser
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, take_snapshot
+from kitlib.transfer_queue.twins import AsyncTwins
 
 SHOWN = 8  # problems that an error spells out
 
 
-class StrictQueue:
+class StrictQueue(AsyncTwins):
     """Any queue with strict puts and gets; everything else (`kv_list`, `kv_clear`, `snapshot`) is the queue's own."""
 
     def __init__(self, queue: Any) -> None:
@@ -71,22 +72,6 @@ class StrictQueue:
     def kv_batch_get_by_meta(self, meta: KVBatchMeta, select_fields: list[str] | str | None = None) -> TensorDict:
         """strict_get of `select_fields`, else of the fields of the handle."""
         return strict_get(self._queue, meta, select_fields)
-
-    async def async_kv_put(self, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        """kv_put for coroutines."""
-        return self.kv_put(*args, **kwargs)
-
-    async def async_kv_batch_put(self, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        """kv_batch_put for coroutines."""
-        return self.kv_batch_put(*args, **kwargs)
-
-    async def async_kv_batch_get(self, *args: Any, **kwargs: Any) -> TensorDict:
-        """kv_batch_get for coroutines."""
-        return self.kv_batch_get(*args, **kwargs)
-
-    async def async_kv_batch_get_by_meta(self, *args: Any, **kwargs: Any) -> TensorDict:
-        """kv_batch_get_by_meta for coroutines."""
-        return self.kv_batch_get_by_meta(*args, **kwargs)
 
 
 def check_put(

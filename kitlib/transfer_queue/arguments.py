@@ -1,0 +1,54 @@
+"""Checks of what a verb is handed, each with the error the package raises in the same case.
+
+TransferQueue 0.1.11: client.py, AsyncTransferQueueClient.async_kv_retrieve_meta, and interface.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from kitlib.transfer_queue.blocks import Block
+from kitlib.transfer_queue.columns import to_block
+from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
+
+
+def checked_keys(keys: list[str] | str) -> list[str]:
+    """The keys as a list. QueueTypeError for anything but a string or a list of them, QueueValueError for none."""
+    if isinstance(keys, str):
+        return [keys]
+    if not isinstance(keys, list):
+        raise QueueTypeError(f"Only string or list of strings are allowed as `keys`, not {type(keys).__name__}")
+    if not keys:
+        raise QueueValueError("Received an empty list as keys.")
+    wrong = [key for key in keys if not isinstance(key, str)]
+    if wrong:
+        raise QueueTypeError(f"Not all elements in `keys` are strings: {few(wrong)}")
+    return list(keys)
+
+
+def check_batch_size(fields: Any, keys: Sequence[str]) -> None:
+    """Raise unless `fields` is a TensorDict of as many rows as there are keys."""
+    if not isinstance(fields, TensorDictBase):
+        raise QueueTypeError(f"`fields` must be a TensorDict of batch size [{len(keys)}], not {type(fields).__name__}")
+    if len(fields.batch_size) == 0 or fields.batch_size[0] != len(keys):
+        raise QueueValueError(
+            f"`keys` with length {len(keys)} does not match the `fields` TensorDict with "
+            f"batch_size {list(fields.batch_size)}"
+        )
+
+
+def single_row(name: str, value: Any) -> Block:
+    """The block of one row value, as kv_put takes it. QueueValueError for a nested tensor: that has several rows."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        raise QueueValueError(f"field {name!r} is a nested tensor: use kv_batch_put, a nested tensor has several rows")
+    return to_block(name, value.unsqueeze(0) if isinstance(value, torch.Tensor) else [value], 1)
+
+
+def few(values: Sequence[Any]) -> str:
+    """The first values, and how many more there are."""
+    shown = ", ".join(repr(value) for value in values[:5])
+    return shown if len(values) <= 5 else f"{shown} and {len(values) - 5} more"

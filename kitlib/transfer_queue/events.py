@@ -1,0 +1,158 @@
+"""The event log: every verb call, who made it, what it touched, how long it took: who wrote this, and over what?
+
+    log = EventLog(path="events.jsonl")          # a ring of the last 10,000 events; the file is optional
+    tq = watch(TransferQueue(), log)             # the same verbs; works around any queue, the package on Ray as well
+    with acting_as(stage="compute_advantage"):   # who is calling; a worker or a stage says so once
+        tq.kv_batch_put(...)
+    log.provenance("train", "u1_0_0", "advantages")
+
+A put is recorded with the description of its columns (dtype and row shapes), never with values. A line of the file is
+one event as JSON, written when the call ends, so that another process can follow the file while it grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.errors import QueueFileError
+
+NOBODY: dict[str, str] = {}
+_actor: ContextVar[dict[str, str]] = ContextVar("kitlib_queue_actor", default=NOBODY)
+
+
+def current_actor() -> dict[str, str]:
+    """The names that calls are signed with at this point."""
+    return _actor.get()
+
+
+@contextlib.contextmanager
+def acting_as(**who: str) -> Iterator[None]:
+    """Sign the calls inside with names such as stage= and worker=; inner names add to outer ones."""
+    token = _actor.set({**_actor.get(), **who})
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One verb call. started_at: seconds since the epoch. seconds: its duration. num_bytes: of what went in or out.
+
+    fields: what was put, {field: description of every row, in the order of keys}, or what a get delivered ({field:
+    ()}). tags: of a put, one a key. error: type and first line of what was raised.
+    """
+
+    number: int
+    verb: str
+    partition_id: str | None
+    keys: tuple[str, ...]
+    fields: dict[str, tuple[Cell, ...]]
+    tags: tuple[dict[str, Any], ...]
+    num_bytes: int
+    started_at: float
+    seconds: float
+    who: dict[str, str]
+    thread: str
+    error: str | None = None
+
+    @property
+    def is_put(self) -> bool:
+        """True for kv_put and kv_batch_put."""
+        return self.verb in ("kv_put", "kv_batch_put")
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write of a cell: the event, what it wrote, and what lay there before as far as the log goes back."""
+
+    event: Event
+    cell: Cell
+    over: Cell | None
+
+
+class EventLog:
+    """The last `capacity` events, oldest first; thread-safe. `path`: also append each as a JSON line to this file."""
+
+    def __init__(self, capacity: int = 10_000, path: str | Path | None = None) -> None:
+        self._ring: deque[Event] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+        self._num_events = 0
+        self._file: TextIO | None = None if path is None else open(path, "a", encoding="utf-8")  # noqa: SIM115 (lives as long as the log)
+
+    @property
+    def num_events(self) -> int:
+        """Events recorded since the start, those that fell out of the ring included."""
+        return self._num_events
+
+    def events(self, since: int = 0) -> list[Event]:
+        """Events with a number of at least `since` that are still in the ring."""
+        with self._lock:
+            return [event for event in self._ring if event.number >= since]
+
+    def record(self, event: Event) -> None:
+        """Number an event and keep it."""
+        with self._lock:
+            numbered = replace(event, number=self._num_events)
+            self._num_events += 1
+            self._ring.append(numbered)
+            if self._file is not None:
+                self._file.write(json.dumps(_to_json(numbered), default=repr) + "\n")
+                self._file.flush()
+
+    def provenance(self, partition_id: str, key: str, field: str) -> list[Write]:
+        """Every write of one cell since its key was last cleared, oldest first; empty if nobody wrote it."""
+        writes: list[Write] = []
+        for event in self.events():
+            if event.partition_id != partition_id or key not in event.keys or event.error is not None:
+                continue
+            if event.verb == "kv_clear":
+                writes = []
+            elif event.is_put and field in event.fields:
+                cell = event.fields[field][event.keys.index(key)]
+                writes.append(Write(event, cell, writes[-1].cell if writes else None))
+        return writes
+
+    def close(self) -> None:
+        """Close the file; the ring stays readable."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """The events of a file. An unfinished last line is left out; QueueFileError for any other bad line."""
+    events, lines = [], Path(path).read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is incomplete or empty
+        try:
+            events.append(_event_of(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise QueueFileError(f"{path}, line {number}: no event of a queue ({error})") from error
+    return events
+
+
+def _to_json(event: Event) -> dict[str, Any]:
+    """An event as JSON knows it: a column is its distinct descriptions and, if several, which row has which."""
+    columns = {}
+    for name, cells in event.fields.items():
+        words = {cell: number for number, cell in enumerate(dict.fromkeys(cells))}
+        columns[name] = [list(words), [words[cell] for cell in cells] if len(words) > 1 else len(cells)]
+    return {**vars(event), "fields": columns}
+
+
+def _event_of(data: dict[str, Any]) -> Event:
+    fields = {}
+    for name, (words, rows) in data.pop("fields").items():
+        cells = [Cell(dtype, tuple(shape), layout, size) for dtype, shape, layout, size in words]
+        fields[name] = tuple(cells * rows if isinstance(rows, int) else [cells[row] for row in rows])
+    return Event(fields=fields, keys=tuple(data.pop("keys")), tags=tuple(data.pop("tags")), **data)

@@ -1,0 +1,190 @@
+"""WatchedQueue: any object with the verbs, recorded by an EventLog.
+
+An async twin is recorded under the name of its verb. What the queue offers beyond the verbs is passed through.
+Cost: a put describes its columns (dtype and row lengths, no copy), which is a few microseconds a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.columns import describe_fields
+from kitlib.transfer_queue.errors import QueueError
+from kitlib.transfer_queue.events import Event, EventLog, current_actor
+from kitlib.transfer_queue.metadata import KVBatchMeta
+from kitlib.transfer_queue.protocol import DataParser, Listing
+
+
+def watch(queue: Any, log: EventLog | None = None) -> WatchedQueue:
+    """The queue with every verb recorded; `.log` is the EventLog."""
+    return WatchedQueue(queue, EventLog() if log is None else log)
+
+
+@dataclass
+class _Notes:
+    """What a verb adds to its event while it runs."""
+
+    fields: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
+    num_bytes: int = 0
+
+
+class WatchedQueue:
+    """See `watch`."""
+
+    def __init__(self, queue: Any, log: EventLog) -> None:
+        self._queue = queue
+        self.log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def kv_put(
+        self,
+        key: str,
+        partition_id: str,
+        fields: TensorDict | dict[str, Any] | None = None,
+        tag: dict[str, Any] | None = None,
+        data_parser: DataParser | None = None,
+    ) -> KVBatchMeta:
+        """kv_put, recorded."""
+        with self._event("kv_put", partition_id, key, fields, None if tag is None else [tag]):
+            return self._queue.kv_put(key, partition_id, fields, tag, data_parser)
+
+    def kv_batch_put(
+        self,
+        keys: list[str],
+        partition_id: str,
+        fields: TensorDict | None = None,
+        tags: list[dict[str, Any]] | None = None,
+        data_parser: DataParser | None = None,
+    ) -> KVBatchMeta:
+        """kv_batch_put, recorded."""
+        with self._event("kv_batch_put", partition_id, keys, fields, tags):
+            return self._queue.kv_batch_put(keys, partition_id, fields, tags, data_parser)
+
+    def kv_batch_get(
+        self, keys: list[str] | str, partition_id: str, select_fields: list[str] | str | None = None
+    ) -> TensorDict:
+        """kv_batch_get, recorded with the fields that it delivered."""
+        with self._event("kv_batch_get", partition_id, keys) as notes:
+            return _noted(self._queue.kv_batch_get(keys, partition_id, select_fields), notes)
+
+    def kv_batch_get_by_meta(self, meta: KVBatchMeta, select_fields: list[str] | str | None = None) -> TensorDict:
+        """kv_batch_get_by_meta, recorded with the fields that it delivered."""
+        with self._event("kv_batch_get_by_meta", meta.partition_id, meta.keys) as notes:
+            return _noted(self._queue.kv_batch_get_by_meta(meta, select_fields), notes)
+
+    def kv_list(self, partition_id: str | None = None) -> Listing:
+        """kv_list, recorded without the keys."""
+        with self._event("kv_list", partition_id, ()):
+            return self._queue.kv_list(partition_id)
+
+    def kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
+        """kv_clear, recorded."""
+        with self._event("kv_clear", partition_id, keys):
+            self._queue.kv_clear(keys, partition_id)
+
+    async def async_kv_put(
+        self,
+        key: str,
+        partition_id: str,
+        fields: TensorDict | dict[str, Any] | None = None,
+        tag: dict[str, Any] | None = None,
+        data_parser: DataParser | None = None,
+    ) -> KVBatchMeta:
+        """async_kv_put, recorded as kv_put."""
+        with self._event("kv_put", partition_id, key, fields, None if tag is None else [tag]):
+            return await self._queue.async_kv_put(key, partition_id, fields, tag, data_parser)
+
+    async def async_kv_batch_put(
+        self,
+        keys: list[str],
+        partition_id: str,
+        fields: TensorDict | None = None,
+        tags: list[dict[str, Any]] | None = None,
+        data_parser: DataParser | None = None,
+    ) -> KVBatchMeta:
+        """async_kv_batch_put, recorded as kv_batch_put."""
+        with self._event("kv_batch_put", partition_id, keys, fields, tags):
+            return await self._queue.async_kv_batch_put(keys, partition_id, fields, tags, data_parser)
+
+    async def async_kv_batch_get(
+        self, keys: list[str] | str, partition_id: str, select_fields: list[str] | str | None = None
+    ) -> TensorDict:
+        """async_kv_batch_get, recorded as kv_batch_get."""
+        with self._event("kv_batch_get", partition_id, keys) as notes:
+            return _noted(await self._queue.async_kv_batch_get(keys, partition_id, select_fields), notes)
+
+    async def async_kv_batch_get_by_meta(
+        self, meta: KVBatchMeta, select_fields: list[str] | str | None = None
+    ) -> TensorDict:
+        """async_kv_batch_get_by_meta, recorded as kv_batch_get_by_meta."""
+        with self._event("kv_batch_get_by_meta", meta.partition_id, meta.keys) as notes:
+            return _noted(await self._queue.async_kv_batch_get_by_meta(meta, select_fields), notes)
+
+    async def async_kv_list(self, partition_id: str | None = None) -> Listing:
+        """async_kv_list, recorded as kv_list."""
+        with self._event("kv_list", partition_id, ()):
+            return await self._queue.async_kv_list(partition_id)
+
+    async def async_kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
+        """async_kv_clear, recorded as kv_clear."""
+        with self._event("kv_clear", partition_id, keys):
+            await self._queue.async_kv_clear(keys, partition_id)
+
+    @contextlib.contextmanager
+    def _event(
+        self, verb: str, partition_id: str | None, keys: Any, fields: Any = None, tags: Any = None
+    ) -> Iterator[_Notes]:
+        """Record the call inside, whether it returns or raises."""
+        notes, started_at, start = _Notes(), time.time(), time.perf_counter()
+        error = None
+        try:
+            yield notes
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {str(raised).partition(chr(10))[0]}"
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            _note_put(fields, notes)
+            self.log.record(
+                Event(
+                    number=0,
+                    verb=verb,
+                    partition_id=partition_id,
+                    keys=(keys,) if isinstance(keys, str) else tuple(keys),
+                    fields=notes.fields,
+                    tags=tuple(dict(tag) for tag in tags or () if isinstance(tag, dict)),
+                    num_bytes=notes.num_bytes,
+                    started_at=started_at,
+                    seconds=seconds,
+                    who=current_actor(),
+                    thread=threading.current_thread().name,
+                    error=error,
+                )
+            )
+
+
+def _note_put(fields: Any, notes: _Notes) -> None:
+    if not isinstance(fields, TensorDictBase | dict):
+        return  # no fields, or an argument that the queue refused
+    with contextlib.suppress(QueueError):  # a column that the queue refused as well
+        notes.fields = {name: tuple(cells) for name, cells in describe_fields(fields).items()}
+        notes.num_bytes = sum(cell.num_bytes for cells in notes.fields.values() for cell in cells)
+
+
+def _noted(data: TensorDict, notes: _Notes) -> TensorDict:
+    for name, column in data.items():
+        notes.fields[name] = ()
+        if isinstance(column, torch.Tensor):
+            notes.num_bytes += (column.values() if column.is_nested else column).nbytes
+    return data
