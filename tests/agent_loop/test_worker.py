@@ -27,7 +27,7 @@ from tests.agent_loop.fakes import TOKENIZER, FakeClient, answer, batch_of, conf
 
 CALL, RIGHT = "<tool_call>12*59</tool_call>", "####708"
 
-DATASET = {name for name, field in FIELDS.items() if field.group == "dataset"} - {"ability"}
+DATASET = {*row(), "uid", "dummy_tensor"}
 TENSORS = {"prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids", "rollout_log_probs"}
 OBJECTS = {"session_id", "global_steps", "num_turns", "metrics", "extra_fields", "multi_modal_inputs"}
 MULTI_MODAL = {"mm_processor_kwargs", "mm_processor_output"}
@@ -103,6 +103,7 @@ def test_fields_tags_and_keys_of_a_trajectory() -> None:
     assert sorted(rows_of(tq)) == keys
     data = tq.kv_batch_get(keys, "train")
     assert set(data.keys()) == DATASET | TENSORS | OBJECTS | MULTI_MODAL | {"rm_scores"}
+    assert set(data.keys()) <= set(FIELDS)
     for name in sorted(data.keys()):
         if FIELDS[name].layout == "jagged":
             assert str(data[name].dtype) == f"torch.{FIELDS[name].dtype}", name
@@ -242,7 +243,7 @@ def test_a_bad_reward_is_fatal_and_named(tmp_path: Path) -> None:
     assert status(tq, "u0") == "failure"
     assert rows_of(tq) == []
     assert worker.ledger.failed_event.is_set()
-    with pytest.raises(RewardError, match=r"my_reward.compute_score returned nan for trajectory u0_\d"):
+    with pytest.raises(RewardError, match=r"compute_score .*my_reward.py.* returned nan for trajectory u0_\d"):
         worker.ledger.raise_if_failed()
 
 
