@@ -22,13 +22,13 @@ def _lines(nested: Mapping[str, Any], origins: Mapping[str, str], prefix: str) -
         key = f"{prefix}{name}"
         comment = f"  # {origins[key]}" if key in origins else ""
         if isinstance(value, Mapping) and value:
-            yield f"{indent}{_inline(name)}:{comment}"
+            yield f"{indent}{inline(name)}:{comment}"
             yield from _lines(value, origins, f"{key}.")
         else:
-            yield f"{indent}{_inline(name)}: {_inline(value)}{comment}"
+            yield f"{indent}{inline(name)}: {inline(value)}{comment}"
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """One YAML value on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
@@ -43,5 +43,5 @@ def table(rows: Mapping[str, tuple[Any, str]]) -> Table:
     groups = [key.split(".", 1)[0] for key in rows]
     for (key, (value, origin)), group, following in zip(rows.items(), groups, [*groups[1:], ""], strict=True):
         style = "dim" if origin == "default" else "bold" if origin.startswith(("file", "override")) else None
-        result.add_row(key, escape(_inline(value)), escape(origin), style=style, end_section=group != following)
+        result.add_row(key, escape(inline(value)), escape(origin), style=style, end_section=group != following)
     return result

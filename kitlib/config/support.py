@@ -9,6 +9,7 @@ from typing import Any
 
 from kitlib.config.config import Config
 from kitlib.config.errors import ConfigError
+from kitlib.config.printing import inline
 
 # {setting: values that a run acts on}; every other value is refused.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -50,11 +51,13 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def require_supported(config: Config) -> None:
-    """Raise one ConfigError with a line for every setting whose value this version would ignore.
+    """Raise one ConfigError with a line for every setting whose value this version, or this machine, does not act on.
 
     An estimator or loss that nobody has registered raises AlgoError.
     """
     # Here, so that reading settings does not need torch.
+    import torch
+
     from kitlib.algos import get_adv_estimator_fn, get_policy_loss_fn
 
     get_adv_estimator_fn(config.algorithm.adv_estimator)
@@ -62,7 +65,9 @@ def require_supported(config: Config) -> None:
     refused = []
     for key, supported in SUPPORTED.items():
         if config.select(key) not in supported:
-            shown = " or ".join("null" if value is None else str(value).lower() for value in supported)
-            refused.append(f"{key}={config.select(key)} is not supported by this version: set {key}={shown}")
+            wanted = " or ".join(inline(value) for value in supported)
+            refused.append(f"{key}={inline(config.select(key))} is not supported by this version: set {key}={wanted}")
+    if config.trainer.device == "cuda" and not torch.cuda.is_available():
+        refused.append("trainer.device=cuda, but torch finds no GPU here: set trainer.device=auto or cpu")
     if refused:
         raise ConfigError("\n".join(refused))

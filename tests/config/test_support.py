@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import kitlib
 from kitlib.algos import AlgoError
@@ -83,10 +84,16 @@ def test_the_defaults_are_supported() -> None:
 
 def test_a_setting_that_would_be_ignored_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as caught:
-        require_supported(load_config(["trainer.save_freq=5", "kitlib.runtime=ray"]))
+        require_supported(load_config(["trainer.save_freq=5", "critic.enable=true"]))
     first, second = str(caught.value).splitlines()
     assert "trainer.save_freq=5 is not supported by this version: set trainer.save_freq=-1 or 0" in first + second
-    assert "set kitlib.runtime=local" in first + second
+    assert "critic.enable=true is not supported by this version: set critic.enable=null or false" in first + second
+
+
+def test_a_missing_gpu_is_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="trainer.device=cuda, but torch finds no GPU"):
+        require_supported(load_config(["trainer.device=cuda"]))
 
 
 def test_an_estimator_that_nobody_registered_is_refused() -> None:
