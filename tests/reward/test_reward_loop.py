@@ -103,7 +103,8 @@ def test_bad_scores_name_trajectory_function_value_and_way_out(tmp_path: Path, b
     with pytest.raises(RewardError) as caught:
         score(worker(config_for(path)))
     message = str(caught.value)
-    for part in ("compute_score", "my_reward.py", what, "u1_3", "kitlib/mult_tool", "reward.custom_reward_function.path"):
+    parts = ("compute_score", "my_reward.py", what, "u1_3", "kitlib/mult_tool", "reward.custom_reward_function.path")
+    for part in parts:
         assert part in message
 
 
