@@ -6,6 +6,7 @@ conversion between padded DataProto batches and nested tensors that only the V0 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,12 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
+
+# torch 2.13 logs a note for authors of tracers at the first nested tensor of a process. It is not about us, and it
+# would stand in red in every notebook.
+logging.getLogger("torch.fx._symbolic_trace").addFilter(
+    lambda record: not record.getMessage().startswith("is_fx_tracing will return true")
+)
 
 
 def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
