@@ -25,7 +25,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from kitlib.transfer_queue.layout import lengths, padded
+from kitlib.transfer_queue.layout import lengths
 from kitlib.workers.errors import WorkerError
 
 SEQUENCE_COLUMNS = ("input_ids", "position_ids", "prompts", "responses")
@@ -58,23 +58,13 @@ class Rows:
                 f"row {int((prompt_lens == 0).nonzero()[0])} has an empty prompt: the first response token is scored "
                 "from the last prompt token, so `prompts` needs at least one"
             )
-        sequence = {
-            "input_ids": padded(data["input_ids"]).to(device),
-            "position_ids": _continued(padded(data["position_ids"]).to(device), prompt_lens + response_lens),
-        }
-        response = {name: padded(data[name]).to(device) for name in response_columns}
-        rows = cls(sequence, response, prompt_lens, response_lens)
-        rows._check_widths()
+        rows = cls({}, {}, prompt_lens, response_lens)
+        for name in ("input_ids", "position_ids"):
+            rows.sequence[name] = _filled(name, data[name].to(device), rows.seq_lens)
+        rows.sequence["position_ids"] = _continued(rows.sequence["position_ids"], rows.seq_lens)
+        for name in response_columns:
+            rows.response[name] = _filled(name, data[name].to(device), response_lens)
         return rows
-
-    def _check_widths(self) -> None:
-        for columns, expected in ((self.sequence, self.seq_lens), (self.response, self.response_lens)):
-            for name, column in columns.items():
-                if column.shape[:2] != (len(self), int(expected.max())):
-                    raise WorkerError(
-                        f"{name} is {list(column.shape[:2])} after padding, but prompts and responses make it "
-                        f"{[len(self), int(expected.max())]}: its rows do not have the lengths of their tokens"
-                    )
 
     def __len__(self) -> int:
         return len(self.prompt_lens)
@@ -97,17 +87,38 @@ class Rows:
 
     def response_grid(self) -> Tensor:
         """True on the response tokens of each row, bool [num_rows, max R]."""
-        return torch.arange(int(self.response_lens.max()), device=self.prompt_lens.device) < self.response_lens[:, None]
-
-    def sequence_grid(self) -> Tensor:
-        """True on the tokens of each row, bool [num_rows, max S]."""
-        return torch.arange(int(self.seq_lens.max()), device=self.prompt_lens.device) < self.seq_lens[:, None]
+        return _grid(self.response_lens)
 
     def positions(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """(row, t) of the positions that predict the `chosen` response tokens, bool [num_rows, max R]; both
         [num_chosen]."""
         row, token = chosen.nonzero(as_tuple=True)
         return row, self.prompt_lens[row] - 1 + token
+
+
+def _grid(row_lens: Tensor) -> Tensor:
+    """True up to the length of each row, bool [num_rows, longest]."""
+    return torch.arange(int(row_lens.max()), device=row_lens.device) < row_lens[:, None]
+
+
+def _filled(name: str, column: Tensor, row_lens: Tensor) -> Tensor:
+    """A jagged or dense column as [num_rows, longest], zeros on the right. WorkerError if its rows have other lengths.
+
+    One masked assignment: `padded` goes row by row, which is 7% of an update of 128 short rows.
+    """
+    own_lens = lengths(column).to(row_lens.device)
+    if len(own_lens) != len(row_lens) or (own_lens != row_lens).any():
+        row = int((own_lens != row_lens).nonzero()[0]) if len(own_lens) == len(row_lens) else len(own_lens)
+        raise WorkerError(
+            f"{name}, row {row}: {own_lens[row : row + 1].tolist()} tokens, but prompts and responses make it "
+            f"{row_lens[row : row + 1].tolist()}"
+        )
+    if not column.is_nested:
+        return column
+    grid = _grid(row_lens)
+    out = torch.zeros(grid.shape, dtype=column.dtype, device=column.device)
+    out[grid] = column.values()
+    return out
 
 
 def _continued(position_ids: Tensor, seq_lens: Tensor) -> Tensor:

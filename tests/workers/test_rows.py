@@ -48,7 +48,7 @@ def test_bad_rows_are_named() -> None:
     data = two_rows()
     with pytest.raises(WorkerError, match="the batch lacks old_log_probs; it has .*input_ids"):
         Rows.from_tensordict(data, ["old_log_probs"], CPU)
-    with pytest.raises(WorkerError, match=r"advantages is \[2, 4\] after padding, but .* \[2, 3\]"):
+    with pytest.raises(WorkerError, match=r"advantages, row 0: \[4\] tokens, but prompts and responses make it \[3\]"):
         Rows.from_tensordict(data.set("advantages", jagged([torch.ones(4), torch.ones(2)])), ["advantages"], CPU)
     with pytest.raises(WorkerError, match="row 1 has an empty prompt"):
         Rows.from_tensordict(data.set("prompts", jagged([torch.arange(2), torch.arange(0)])), (), CPU)
