@@ -122,7 +122,7 @@ class FSDPEngine:
         """Advance the schedule; returns the learning rate of the next update."""
         assert self.lr_scheduler is not None, "this engine was built without an optimizer"
         self.lr_scheduler.step()
-        return self.lr_scheduler.get_last_lr()[0]
+        return float(self.lr_scheduler.get_last_lr()[0])
 
     def all_reduce(self, value: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """`value` combined over the data-parallel ranks, in place."""
