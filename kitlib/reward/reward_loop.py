@@ -112,8 +112,8 @@ class RewardLoopWorker:
     def _error(self, row: dict[str, Any], what: str) -> RewardError:
         return RewardError(
             f"reward function {describe_function(self.function)} {what} for trajectory {_name(row)} "
-            f"(data_source {row['data_source']!r}, ground_truth {row['reward_model']['ground_truth']!r}); mend the function or choose another with "
-            "reward.custom_reward_function.path and .name"
+            f"(data_source {row['data_source']!r}, ground_truth {row['reward_model']['ground_truth']!r}); "
+            "mend the function or choose another with reward.custom_reward_function.path and .name"
         )
 
 
