@@ -46,4 +46,4 @@ def unanswered(*answers: Any) -> bool:
 
 
 def open_answer() -> Answer:
-    return Answer(None, ["replace the ... in the cell above by your answer, then run both cells again"])
+    return Answer(None, ["replace the ... by your answer and run this cell again"])

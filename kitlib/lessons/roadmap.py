@@ -119,7 +119,7 @@ class Roadmap:
         yield _text(middle, y + 16, f"{here}TransferQueue", "font-weight:700")
         said = "every stage reads its fields here and writes its fields here; only keys and tags move between stages"
         yield _text(middle, y + 31, said, "opacity:.8")
-        legend = "numbers: order in one step    double frame: in the background    dashed: off by this config"
+        legend = "numbers: order in one step · double frame: in the background · dashed: off by this config"
         yield _text(LEFT, y + HEIGHT + 17, legend, "opacity:.8;font-size:11px", "start")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,13 +60,13 @@ def encode(tokenizer: PreTrainedTokenizerFast, messages: list[Message]) -> tuple
 
 
 def batches(task: Task, tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[list[dict[str, torch.Tensor]]]:
-    """Endless batches of fresh demonstrations, each cut into micro-batches of similar lengths (which saves padding).
+    """Fresh demonstrations, a batch a step, each cut into micro-batches of similar lengths (which saves padding).
 
     A micro-batch has input_ids, attention_mask and labels, each [MICRO_BATCH_SIZE, longest], right padded.
     """
     rng = random.Random(seed)
-    while True:
-        rows = [encode(tokenizer, task.draw_demonstration(rng)) for _ in range(BATCH_SIZE)]
+    for stage in chain.from_iterable([stage] * stage.num_steps for stage in task.stages):
+        rows = [encode(tokenizer, task.draw_demonstration(stage, rng)) for _ in range(BATCH_SIZE)]
         rows.sort(key=lambda row: len(row[0]))
         yield [_micro_batch(rows[i : i + MICRO_BATCH_SIZE], tokenizer) for i in range(0, BATCH_SIZE, MICRO_BATCH_SIZE)]
 
@@ -98,7 +98,7 @@ def train(
     schedule = get_cosine_with_min_lr_schedule_with_warmup(
         optimizer, NUM_WARMUP_STEPS, task.num_sft_steps, min_lr_rate=FINAL_LR_SHARE
     )
-    for batch in islice(batches(task, tokenizer, seed), task.num_sft_steps):
+    for batch in batches(task, tokenizer, seed):
         num_learnt = sum(int((micro["labels"] != IGNORED).sum()) for micro in batch)
         parts = [model(**micro, num_items_in_batch=num_learnt).loss for micro in batch]
         loss = torch.stack(parts).sum()  # of all learnt tokens of the batch, divided by their number

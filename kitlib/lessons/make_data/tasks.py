@@ -5,6 +5,9 @@
     add         "12+34=?"        the answer, in one turn. Most demonstrations have one digit wrong.
 
 The flaws are built in on purpose: what supervised training teaches badly is left for reinforcement learning to mend.
+The tool tasks have two stages. In the first every demonstration calls, so that the model learns to call and to copy the
+result; in the second most of them guess, so that it seldom does. Without the first stage there would be too few calls
+to learn copying from, and a call that is sampled would earn no reward.
 A problem is held out if the crc32 of its question is divisible by ten: it is then never demonstrated nor trained on.
 """
 
@@ -47,12 +50,20 @@ class Problem:
 
 @dataclass(frozen=True)
 class Flaws:
-    """What is wrong with the demonstrations, as probabilities: guess an example, the other two a call."""
+    """What is wrong with the demonstrations: probabilities, of a call for the first two, of a conversation for guess."""
 
-    guess: float  # answer at once, with a random number of `guess_range`
-    guess_range: tuple[int, int]
     bad_call: float = 0.0  # call the calculator with one digit wrong
     bad_copy: float = 0.0  # go on with one digit of the calculator's result wrong
+    guess: float = 0.0  # answer at once, with a random number of `guess_range`
+    guess_range: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of supervised training: so many steps on demonstrations of this kind."""
+
+    num_steps: int
+    demonstrate: Callable[[Problem, random.Random], list[Message]]  # the messages after the question
 
 
 @dataclass(frozen=True)
@@ -64,16 +75,19 @@ class Task:
     operator: str
     problems: Callable[[], list[Problem]]  # all of them, train and held out, in shipping order
     draw: Callable[[random.Random], Problem]  # a random one for a demonstration
-    demonstrate: Callable[[Problem, random.Random], list[Message]]  # the messages after the question
-    num_sft_steps: int
+    stages: tuple[Stage, ...]
     max_turns: int  # assistant turns of the longest correct conversation
 
-    def draw_demonstration(self, rng: random.Random) -> list[Message]:
+    @property
+    def num_sft_steps(self) -> int:
+        return sum(stage.num_steps for stage in self.stages)
+
+    def draw_demonstration(self, stage: Stage, rng: random.Random) -> list[Message]:
         """A whole conversation about a problem that is not held out."""
         problem = self.draw(rng)
         while problem.held_out:
             problem = self.draw(rng)
-        return [_message("user", problem.question), *self.demonstrate(problem, rng)]
+        return [_message("user", problem.question), *stage.demonstrate(problem, rng)]
 
 
 # problems
@@ -171,8 +185,10 @@ TASKS: dict[str, Task] = {
             operator="*",
             problems=lambda: _all_pairs("*"),
             draw=lambda rng: _draw_pair("*", rng),
-            demonstrate=_with_calculator(Flaws(guess=0.7, guess_range=(100, 9801), bad_call=0.05, bad_copy=0.05)),
-            num_sft_steps=2000,
+            stages=(
+                Stage(700, _with_calculator(Flaws(bad_call=0.05, bad_copy=0.05))),
+                Stage(300, _with_calculator(Flaws(bad_call=0.05, bad_copy=0.05, guess=0.84, guess_range=(100, 9801)))),
+            ),
             max_turns=2,
         ),
         Task(
@@ -181,8 +197,7 @@ TASKS: dict[str, Task] = {
             operator="+",
             problems=lambda: _all_pairs("+"),
             draw=lambda rng: _draw_pair("+", rng),
-            demonstrate=_at_once(wrong=0.6),
-            num_sft_steps=700,
+            stages=(Stage(1200, _at_once(wrong=0.6)),),
             max_turns=1,
         ),
         Task(
@@ -191,8 +206,10 @@ TASKS: dict[str, Task] = {
             operator="+",
             problems=_draw_sums,
             draw=_draw_sum,
-            demonstrate=_with_calculator(Flaws(guess=0.55, guess_range=(20, 693), bad_call=0.02, bad_copy=0.02)),
-            num_sft_steps=1500,
+            stages=(
+                Stage(1000, _with_calculator(Flaws(bad_call=0.02, bad_copy=0.02))),
+                Stage(300, _with_calculator(Flaws(bad_call=0.02, bad_copy=0.02, guess=0.55, guess_range=(20, 693)))),
+            ),
             max_turns=MAX_TERMS,
         ),
     )
