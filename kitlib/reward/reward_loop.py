@@ -8,9 +8,9 @@ verl 0.9.1: experimental/reward_loop/reward_loop.py, RewardLoopWorker, with rewa
 
 Differs from verl: the score must be a finite number. verl stores a NaN, which makes the advantages of the whole group
 NaN; here it is an error, as is an exception in the function, and the error names the trajectory, the function and the
-way out. The rules of kitlib run on the event loop, where 128 of them take under a millisecond; a custom function may be
-slow, so it gets a thread, as all functions do in verl (0.1 ms a call). `extra_info` is copied, not written to. Left
-out: reward models.
+way out. The rules of kitlib run on the event loop, where 128 of them take 1.5 ms, decoding included; a custom function
+may be slow, so it gets a thread, as all functions do in verl (9 ms for 128). `extra_info` is copied, not written to.
+Left out: reward models.
 """
 
 from __future__ import annotations
