@@ -15,6 +15,9 @@
     layout.py      jagged, padded, lengths, list_of_dict_to_tensordict
     snapshot.py    QueueSnapshot: a frozen picture of a queue
     explain.py     explain_get and strict_get: no silent narrowing
+    client.py      the metadata level: ask for rows that are ready, remember what a task was handed
+    samplers.py    which of the ready rows are handed out
+    streaming.py   a torch DataLoader over a partition that is being filled
     strict.py      StrictQueue: no silent overwriting either
     diff.py        what changed between two snapshots
     snapshot_file.py     a snapshot as a file
@@ -29,6 +32,7 @@ A queue has no global instance here: whoever needs one is handed it as an argume
 from __future__ import annotations
 
 from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.client import TransferQueueClient
 from kitlib.transfer_queue.diff import PartitionDiff, SnapshotDiff, diff
 from kitlib.transfer_queue.errors import (
     MissingFieldsError,
@@ -36,6 +40,7 @@ from kitlib.transfer_queue.errors import (
     QueueFileError,
     QueueFullError,
     QueueRuntimeError,
+    QueueTimeoutError,
     QueueTypeError,
     QueueValueError,
     StrictWriteError,
@@ -46,6 +51,13 @@ from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensor
 from kitlib.transfer_queue.local import TransferQueue
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.protocol import QueueProtocol
+from kitlib.transfer_queue.samplers import (
+    GRPOGroupNSampler,
+    RankAwareSampler,
+    Sampler,
+    SeqlenBalancedSampler,
+    SequentialSampler,
+)
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot, take_snapshot
 from kitlib.transfer_queue.snapshot_file import load_snapshot, save_snapshot
 from kitlib.transfer_queue.strict import StrictQueue, check_put
@@ -55,6 +67,7 @@ __all__ = [
     "Cell",
     "Event",
     "EventLog",
+    "GRPOGroupNSampler",
     "GetReport",
     "KVBatchMeta",
     "MissingFieldsError",
@@ -66,12 +79,18 @@ __all__ = [
     "QueueProtocol",
     "QueueRuntimeError",
     "QueueSnapshot",
+    "QueueTimeoutError",
     "QueueTypeError",
     "QueueValueError",
+    "RankAwareSampler",
+    "Sampler",
+    "SeqlenBalancedSampler",
+    "SequentialSampler",
     "SnapshotDiff",
     "StrictQueue",
     "StrictWriteError",
     "TransferQueue",
+    "TransferQueueClient",
     "acting_as",
     "check_put",
     "diff",

@@ -34,6 +34,7 @@ class Partition:
 
     indexes: dict[str, int] = field(default_factory=dict)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    consumed: dict[str, set[str]] = field(default_factory=dict)  # task -> keys that it was handed
     deep_tags: set[str] = field(default_factory=set)  # keys whose tag holds a container: a copy has to go deeper
 
     def copy_tags(self) -> dict[str, dict[str, Any]]:
@@ -90,6 +91,8 @@ class Controller:
             partition = self.partitions[partition_id]
             del partition.indexes[key], partition.tags[key]
             partition.deep_tags.discard(key)
+            for keys_of_task in partition.consumed.values():
+                keys_of_task.discard(key)
         indexes = list(found.values())
         if indexes:
             self.num_filled -= self._count_filled(indexes)

@@ -29,6 +29,10 @@ class QueueFullError(QueueRuntimeError):
     """A put that would exceed the capacity in rows or in bytes; nothing of it was stored."""
 
 
+class QueueTimeoutError(QueueError, TimeoutError):
+    """Too few rows became ready in time; says how many are."""
+
+
 class MissingFieldsError(QueueValueError):
     """A strict read that would have come back short: names every missing key and every missing (key, field)."""
 

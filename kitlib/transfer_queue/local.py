@@ -220,6 +220,27 @@ class TransferQueue(AsyncTwins):
             wanted = partitions if partition_id is None else [name for name in (partition_id,) if name in partitions]
             return {name: partitions[name].copy_tags() for name in wanted}
 
+    # -- consumption: which rows a task has been handed (client.py) ----------------------------------------------------
+
+    def mark_consumed(self, partition_id: str, task_name: str, keys: Sequence[str]) -> None:
+        """Remember that the task was handed these keys; unknown ones are skipped."""
+        with self._changed:
+            self._check_open()
+            found = self._controller.lookup(partition_id, keys)
+            if found:
+                self._controller.partitions[partition_id].consumed.setdefault(task_name, set()).update(found)
+                self._ring()
+
+    def reset_consumption(self, partition_id: str, task_name: str | None = None) -> None:
+        """Forget what a task, or every task, was handed of the partition."""
+        with self._changed:
+            self._check_open()
+            if partition_id in self._controller.partitions:
+                consumed = self._controller.partitions[partition_id].consumed
+                for name in [task_name] if task_name is not None else list(consumed):
+                    consumed.pop(name, None)
+                self._ring()
+
     # -- watching -----------------------------------------------------------------------------------------------------
 
     @property

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -28,34 +29,30 @@ CONTROLLER, NAMESPACE = "TransferQueueController", "transfer_queue"
 DEFAULT_STORAGE_UNITS = 2  # of the package; verl's transfer_queue.yaml says 8
 
 
-class PackageQueue:
-    """The package as a queue of this project; every verb is the package's own.
+class AttachedQueue:
+    """Read-only: looks at the controller of a running queue and never writes, consumes or closes anything."""
 
-    Attributes that are not defined here (all verbs and their async twins) are those of the module `transfer_queue`.
-    """
-
-    def __init__(self, module: Any, controller: Any) -> None:
-        self._module = module
+    def __init__(self, controller: Any) -> None:
         self._controller = controller
         self._version = 0
-        self._last_seen: Listing | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith(("kv_", "async_kv_")):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(self._module, name)
+        self._last_seen: Any = None
 
     def snapshot(self, partition_id: str | None = None) -> QueueSnapshot:
         """A picture of all partitions or of one, in one call a partition; reads metadata only."""
         return snapshot_of_controller(self._controller, partition_id)
 
+    def kv_list(self, partition_id: str | None = None) -> Listing:
+        """{partition_id: {key: tag}}, from a snapshot."""
+        partitions = self.snapshot(partition_id).partitions
+        return {name: dict(zip(part.keys, part.tags, strict=True)) for name, part in partitions.items()}
+
     @property
     def version(self) -> int:
-        """Grows whenever a look finds other keys or tags than the look before. New fields under old keys go
-        unnoticed."""
-        listing = self._module.kv_list()
-        if listing != self._last_seen:
-            self._last_seen = listing
+        """Grows whenever a look finds something else than the look before: keys, tags, which fields are there."""
+        partitions = self.snapshot().partitions
+        seen = {name: (part.keys, part.tags, part.fields, part.present.tobytes()) for name, part in partitions.items()}
+        if seen != self._last_seen:
+            self._last_seen = seen
             self._version += 1
         return self._version
 
@@ -66,9 +63,28 @@ class PackageQueue:
             time.sleep(poll_interval)
         return version
 
+
+class PackageQueue(AttachedQueue):
+    """The package as a queue of this project; every verb is the package's own.
+
+    Verbs and async twins that are not defined here are those of the module `transfer_queue`.
+    """
+
+    def __init__(self, module: Any, controller: Any) -> None:
+        super().__init__(controller)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith(("kv_", "async_kv_")):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._module, name)
+
+    def kv_list(self, partition_id: str | None = None) -> Listing:
+        """The package's own."""
+        return self._module.kv_list(partition_id)
+
     def close(self) -> None:
-        """Close the client, and the controller and storage units of the whole run with it. Only for who started
-        them."""
+        """Close client, controller and storage units of the whole run. Only for who started them."""
         self._module.close()
 
 
@@ -90,6 +106,40 @@ def connect(config: Mapping[str, Any] | None = None, num_cpus: int | None = None
     omegaconf = _import("omegaconf")
     module.init(None if config is None else omegaconf.OmegaConf.create(dict(config)))
     return PackageQueue(module, ray.get_actor(CONTROLLER, namespace=NAMESPACE))
+
+
+def attach(address: str = "auto") -> AttachedQueue:
+    """Look into the queue of a run that somebody else started, from another process or environment. Read-only.
+
+    address: of the Ray cluster, "auto" for the one on this machine. Sends the token of ~/.ray/auth_token if Ray is not
+    yet imported here (Ray reads its settings at import). Raises QueueRuntimeError that says what to do if there is no
+    cluster or no queue, if the token is refused, or if Ray or Python differ.
+    """
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    ray = _import("ray")
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise QueueRuntimeError(f"cannot attach to Ray at {address!r}: {_advice(str(error))} ({error})") from error
+    if not _controller_exists(ray):
+        raise QueueRuntimeError(
+            f"the Ray cluster at {address!r} runs no TransferQueue (no actor {CONTROLLER!r} in {NAMESPACE!r}): "
+            "the run has not reached transfer_queue.init(), or has ended"
+        )
+    return AttachedQueue(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
+
+
+def _advice(message: str) -> str:
+    if "token" in message.lower() or "unauthenticated" in message.lower():
+        return "it wants a token: set RAY_AUTH_MODE=token before Python starts, with the run's ~/.ray/auth_token"
+    if "version mismatch" in message.lower():
+        return (
+            "Ray and Python must be those of the run; for another patch of the same Python set "
+            "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor"
+        )
+    return "is the run alive, and is this the address it printed?"
 
 
 def _import(name: str) -> Any:

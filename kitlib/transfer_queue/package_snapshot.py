@@ -18,7 +18,14 @@ from kitlib.transfer_queue.errors import QueueRuntimeError
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot
 
 WRITTEN_FOR = "0.1.11"
-ATTRIBUTES = ("keys_mapping", "field_name_mapping", "production_status", "custom_meta", "field_metadata")
+ATTRIBUTES = (
+    "keys_mapping",
+    "field_name_mapping",
+    "production_status",
+    "custom_meta",
+    "field_metadata",
+    "consumption_status",
+)
 ATTEMPTS = 5  # the controller copies while its other thread writes; the copy then fails and is asked for again
 OBJECT = Cell("object", (), "object", 0)
 
@@ -59,6 +66,7 @@ def partition_of_status(status: Any) -> PartitionSnapshot:
         present=codes > 0,
         codes=codes,
         cells=tuple(table.cells),
+        consumed={task: _consumed(marks, status.keys_mapping) for task, marks in status.consumption_status.items()},
     )
 
 
@@ -72,6 +80,10 @@ def _codes(meta: Any, indexes: np.ndarray, produced: np.ndarray, table: CellTabl
     own = {index: table.code(tensor_cell(meta.dtype, tuple(shape))) for index, shape in shapes.items()}
     codes = np.array([own.get(index, usual) for index in indexes.tolist()], dtype=np.int32)
     return np.where(produced, codes, 0).astype(np.int32)
+
+
+def _consumed(marks: Any, keys_mapping: dict[str, int]) -> frozenset[str]:
+    return frozenset(key for key, index in keys_mapping.items() if index < len(marks) and marks[index])
 
 
 def _ask(method: Any, *arguments: Any) -> Any:

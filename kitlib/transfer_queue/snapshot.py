@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ class PartitionSnapshot:
     order.
 
     present[i, j] says whether keys[i] has fields[j]; codes[i, j] is the position of its description in `cells`, 0 if
-    absent.
+    absent. consumed: {task: keys that it has been handed}.
     """
 
     partition_id: str
@@ -36,6 +36,7 @@ class PartitionSnapshot:
     present: np.ndarray  # bool [num_keys, num_fields]
     codes: np.ndarray  # int32 [num_keys, num_fields]
     cells: tuple[Cell, ...]
+    consumed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def has(self, key: str, field: str) -> bool:
         """True if the field is there for the key; False also for a field nobody has. QueueValueError for an unknown
@@ -117,4 +118,5 @@ def _partition_picture(controller: Controller, partition_id: str, cells: tuple[C
         present=present,
         codes=codes,
         cells=cells,
+        consumed={task: frozenset(keys) for task, keys in partition.consumed.items()},
     )

@@ -64,6 +64,7 @@ def _partition_header(partition: PartitionSnapshot) -> dict[str, Any]:
         "tags": partition.tags,
         "fields": partition.fields,
         "cells": partition.cells,
+        "consumed": {task: sorted(keys) for task, keys in partition.consumed.items()},
     }
 
 
@@ -76,4 +77,5 @@ def _partition(header: dict[str, Any], codes: np.ndarray) -> PartitionSnapshot:
         present=codes > 0,
         codes=codes,
         cells=tuple(Cell(dtype, tuple(shape), layout, size) for dtype, shape, layout, size in header["cells"]),
+        consumed={task: frozenset(keys) for task, keys in header["consumed"].items()},
     )
