@@ -1,6 +1,9 @@
 """The arithmetic of RL on tokens: pure functions of tensors, torch and nothing else.
 
     advantage.py     registry of estimators, GRPO, sessions with several outputs
+    advantage_outcome.py   estimators with one reward a row
+    advantage_token.py     estimators with an advantage for every token: GAE, REINFORCE++, ReMax
+    advantage_baseline.py  the optimal token baseline
     policy_loss.py   registry of losses, PPO's clipped loss
     aggregation.py   from a loss a token to one number
     kl.py            KL estimates, controllers, KL in the reward
@@ -11,6 +14,7 @@ Tensors are padded: [num_rows, j1], j1 the longest response of the batch; `respo
 policy generated.
 """
 
+from kitlib.algos import advantage_baseline, advantage_outcome, advantage_token  # noqa: F401  they register themselves
 from kitlib.algos.advantage import (
     compute_advantage,
     compute_advantage_for_multi_trajectories,

@@ -13,6 +13,7 @@ parameters:
     index                                             the field `uid`: the group of each row
     gamma, lam, norm_adv_by_std_in_grpo               the key of that name under `algorithm`
     config                                            the whole `algorithm` section
+    data                                              all columns, for an estimator whose config names the ones it reads
 
 Add your own with @register_adv_est("name") and set algorithm.adv_estimator=name.
 
@@ -113,6 +114,7 @@ def compute_advantage(
     (advantages, returns). Raises AlgoError if a field that the estimator cannot do without is not in `data`.
     """
     settings = {"gamma": gamma, "lam": lam, "norm_adv_by_std_in_grpo": norm_adv_by_std_in_grpo, "config": config}
+    settings["data"] = data
     arguments = {}
     for parameter, required in estimator_parameters(adv_estimator).items():
         field = "uid" if parameter == "index" else parameter
