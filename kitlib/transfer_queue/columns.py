@@ -49,7 +49,7 @@ def _block(column: Any) -> Block:
         if ATOMS.issuperset(map(type, column)):
             return ListBlock(column)
         return ListBlock([_own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in column])
-    if (flat := _flat_jagged(column)) is not None:
+    if (flat := flat_jagged(column)) is not None:
         return JaggedBlock(_own_copy(flat), column.offsets().tolist())
     if column.is_nested:
         return ListBlock(list(_own_copy(column).unbind()))
@@ -66,7 +66,7 @@ def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[C
 def _describe(column: Any) -> list[Cell]:
     if isinstance(column, list):
         return describe_values(column)
-    if (flat := _flat_jagged(column)) is not None:
+    if (flat := flat_jagged(column)) is not None:
         lengths = column.offsets().diff().tolist()
         known = {length: tensor_cell(flat.dtype, (length,)) for length in set(lengths)}
         return [known[length] for length in lengths]
@@ -90,7 +90,7 @@ def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
     raise QueueTypeError(f"field {field!r} is a {type(column).__name__}, not a tensor or a list")
 
 
-def _flat_jagged(column: Any) -> torch.Tensor | None:
+def flat_jagged(column: Any) -> torch.Tensor | None:
     """The values of one-dimensional rows that lie one behind the other: the usual nested column, and the quick case.
 
     Asks as little as it can: every question to a nested tensor takes longer than the copy of a small column.

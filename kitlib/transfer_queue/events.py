@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from kitlib.transfer_queue.cells import Cell
+from kitlib.transfer_queue.cells import Cell, Layout
 from kitlib.transfer_queue.errors import QueueFileError
 
 NOBODY: dict[str, str] = {}
@@ -44,19 +44,45 @@ def acting_as(**who: str) -> Iterator[None]:
         _actor.reset(token)
 
 
+class Column(NamedTuple):
+    """What a put brought for one field, as far as it can be told in a few microseconds: of objects, only that they are.
+
+    lengths: of ragged one-dimensional rows, otherwise None and all rows have the same shape (an object has none).
+    """
+
+    dtype: str
+    layout: Layout
+    num_rows: int
+    row_bytes: int
+    shape: tuple[int, ...]
+    lengths: tuple[int, ...] | None = None
+
+    def cell(self, row: int) -> Cell:
+        """The description of one row. With lengths, row_bytes are those of one element."""
+        if self.lengths is None:
+            return Cell(self.dtype, self.shape, self.layout, self.row_bytes)
+        length = self.lengths[row]
+        return Cell(self.dtype, (length,), self.layout, length * self.row_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows; 0 for objects."""
+        return self.row_bytes * (self.num_rows if self.lengths is None else sum(self.lengths))
+
+
 @dataclass(frozen=True)
 class Event:
     """One verb call. started_at: seconds since the epoch. seconds: its duration. num_bytes: of what went in or out.
 
-    fields: what was put, {field: description of every row, in the order of keys}, or what a get delivered ({field:
-    ()}). tags: of a put, one a key. error: type and first line of what was raised.
+    fields: {field: column} of what was put, {field: None} of what a get delivered. tags: of a put, one a key. error:
+    type and first line of what was raised.
     """
 
     number: int
     verb: str
     partition_id: str | None
     keys: tuple[str, ...]
-    fields: dict[str, tuple[Cell, ...]]
+    fields: dict[str, Column | None]
     tags: tuple[dict[str, Any], ...]
     num_bytes: int
     started_at: float
@@ -106,7 +132,7 @@ class EventLog:
             self._num_events += 1
             self._ring.append(numbered)
             if self._file is not None:
-                self._file.write(json.dumps(_to_json(numbered), default=repr) + "\n")
+                self._file.write(json.dumps(vars(numbered), default=repr) + "\n")
                 self._file.flush()
 
     def provenance(self, partition_id: str, key: str, field: str) -> list[Write]:
@@ -118,7 +144,9 @@ class EventLog:
             if event.verb == "kv_clear":
                 writes = []
             elif event.is_put and field in event.fields:
-                cell = event.fields[field][event.keys.index(key)]
+                column = event.fields[field]
+                assert column is not None, "a put describes its columns"
+                cell = column.cell(event.keys.index(key))
                 writes.append(Write(event, cell, writes[-1].cell if writes else None))
         return writes
 
@@ -141,18 +169,11 @@ def read_events(path: str | Path) -> list[Event]:
     return events
 
 
-def _to_json(event: Event) -> dict[str, Any]:
-    """An event as JSON knows it: a column is its distinct descriptions and, if several, which row has which."""
-    columns = {}
-    for name, cells in event.fields.items():
-        words = {cell: number for number, cell in enumerate(dict.fromkeys(cells))}
-        columns[name] = [list(words), [words[cell] for cell in cells] if len(words) > 1 else len(cells)]
-    return {**vars(event), "fields": columns}
-
-
 def _event_of(data: dict[str, Any]) -> Event:
-    fields = {}
-    for name, (words, rows) in data.pop("fields").items():
-        cells = [Cell(dtype, tuple(shape), layout, size) for dtype, shape, layout, size in words]
-        fields[name] = tuple(cells * rows if isinstance(rows, int) else [cells[row] for row in rows])
+    columns = data.pop("fields").items()
+    fields = {name: None if column is None else _column_of(*column) for name, column in columns}
     return Event(fields=fields, keys=tuple(data.pop("keys")), tags=tuple(data.pop("tags")), **data)
+
+
+def _column_of(dtype: str, layout: Layout, num_rows: int, row_bytes: int, shape: list, lengths: list | None) -> Column:
+    return Column(dtype, layout, num_rows, row_bytes, tuple(shape), None if lengths is None else tuple(lengths))

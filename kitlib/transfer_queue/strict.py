@@ -111,13 +111,16 @@ def _key_problems(keys: Sequence[str]) -> Iterator[str]:
 def _overwrite_problems(
     stored: PartitionSnapshot, keys: Sequence[str], fields: TensorDictBase | dict[str, Any]
 ) -> Iterator[str]:
-    known = [(row, key) for row, key in enumerate(keys) if key in stored]
+    known = [(row, stored.row_of[key]) for row, key in enumerate(keys) if key in stored]
+    places = [place for _, place in known]
     for field, cells in describe_fields(fields).items():
-        for row, key in known:
-            old, new = stored.cell(key, field), cells[row]
-            if old is None or old[:3] == new[:3] or (old.layout == "object" and new.layout == "object"):
-                continue
-            yield f"{field} of {key}: {_words(new)} over {_words(old)}"
+        if field not in stored.column_of:
+            continue
+        codes = stored.codes[places, stored.column_of[field]].tolist()
+        for (row, _), code in zip(known, codes, strict=True):
+            old, new = stored.cells[code], cells[row]
+            if code and old[:3] != new[:3] and not (old.layout == "object" == new.layout):
+                yield f"{field} of {keys[row]}: {_words(new)} over {_words(old)}"
 
 
 def _words(cell: Any) -> str:

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from kitlib.transfer_queue.cells import Cell
-from kitlib.transfer_queue.columns import describe_fields
-from kitlib.transfer_queue.errors import QueueError
-from kitlib.transfer_queue.events import Event, EventLog, current_actor
+from kitlib.transfer_queue.cells import tensor_cell
+from kitlib.transfer_queue.columns import flat_jagged
+from kitlib.transfer_queue.events import Column, Event, EventLog, current_actor
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.protocol import DataParser, Listing
 
@@ -33,7 +32,7 @@ def watch(queue: Any, log: EventLog | None = None) -> WatchedQueue:
 class _Notes:
     """What a verb adds to its event while it runs."""
 
-    fields: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
+    fields: dict[str, Column | None] = field(default_factory=dict)
     num_bytes: int = 0
 
 
@@ -175,16 +174,41 @@ class WatchedQueue:
 
 
 def _note_put(fields: Any, notes: _Notes) -> None:
-    if not isinstance(fields, TensorDictBase | dict):
+    if isinstance(fields, TensorDictBase):
+        notes.fields = {name: _column(values) for name, values in fields.items()}
+    elif isinstance(fields, dict):
+        notes.fields = {name: _column(_as_batch(value)) for name, value in fields.items()}
+    else:
         return  # no fields, or an argument that the queue refused
-    with contextlib.suppress(QueueError):  # a column that the queue refused as well
-        notes.fields = {name: tuple(cells) for name, cells in describe_fields(fields).items()}
-        notes.num_bytes = sum(cell.num_bytes for cells in notes.fields.values() for cell in cells)
+    notes.num_bytes = sum(column.num_bytes for column in notes.fields.values() if column is not None)
+
+
+def _as_batch(value: Any) -> Any:
+    """A row value of kv_put as a column of one row."""
+    return value.unsqueeze(0) if isinstance(value, torch.Tensor) and not value.is_nested else value
+
+
+def _column(values: Any) -> Column:
+    """Describe a column without a copy and with as few questions to torch as possible."""
+    if not isinstance(values, torch.Tensor):
+        return Column("object", "object", len(values) if hasattr(values, "__len__") else 1, 0, ())
+    if (flat := flat_jagged(values)) is not None:
+        lengths = tuple(values.offsets().diff().tolist())  # type: ignore[attr-defined]
+        return Column(_name(flat.dtype), "row", len(lengths), flat.itemsize, (), lengths)
+    if values.is_nested:
+        return Column(_name(values.dtype), "row", values.size(0), 0, ())
+    shape = tuple(values.shape[1:])
+    cell = tensor_cell(values.dtype, shape)
+    return Column(cell.dtype, cell.layout, values.shape[0] if values.dim() else 1, cell.num_bytes, shape)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _noted(data: TensorDict, notes: _Notes) -> TensorDict:
     for name, column in data.items():
-        notes.fields[name] = ()
+        notes.fields[name] = None
         if isinstance(column, torch.Tensor):
             notes.num_bytes += (column.values() if column.is_nested else column).nbytes
     return data
