@@ -101,7 +101,7 @@ def test_a_reward_function_that_returns_nan(run, tmp_path: Path) -> None:
 
 
 def test_a_setting_this_version_does_not_act_on(run) -> None:
-    assert "distillation.enabled=True is not supported" in run("distillation.enabled=true")
+    assert "distillation.enabled=true is not supported" in run("distillation.enabled=true")
 
 
 def test_a_run_folder_that_is_taken(run, tmp_path: Path) -> None:
