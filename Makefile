@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # constraints.txt holds the versions that the tests run with, torch among them.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+# bench/trl_*.py want TRL beside kitlib: see their docstrings.
+BENCHES := $(filter-out bench/common.py bench/trl_%,$(sort $(wildcard bench/*.py)))
 
 # Nothing here may wait for a model hub, and no window is ever opened.
 test bench gpu: export HF_HUB_OFFLINE := 1
@@ -41,7 +43,7 @@ format: $(VENV)/test.stamp  ## apply the style
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout $(NOTEBOOKS))
 
 bench: $(VENV)/test.stamp  ## the measured numbers of the README
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script; done
 
 gpu: $(VENV)/test.stamp  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu tests
