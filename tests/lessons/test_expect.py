@@ -1,0 +1,36 @@
+"""`expect_error` is green for the expected error alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from kitlib.errors import KitError
+from kitlib.lessons import LessonError, expect_error
+
+
+def test_the_expected_error_is_printed_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with expect_error(ValueError, saying="seven") as caught:
+        raise ValueError("not seven")
+    assert capsys.readouterr().out == "ValueError: not seven\n"
+    assert str(caught.error) == "not seven"
+
+
+def test_a_subclass_is_shown_under_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with expect_error(Exception):
+        raise KitError("a sentence")
+    assert capsys.readouterr().out == "KitError: a sentence\n"
+
+
+def test_red_when_nothing_is_raised() -> None:
+    with pytest.raises(LessonError, match="expected ValueError, and nothing was raised"), expect_error(ValueError):
+        pass
+
+
+def test_red_when_the_message_says_something_else() -> None:
+    with pytest.raises(LessonError, match="'seven'.*it is: eight"), expect_error(ValueError, saying="seven"):
+        raise ValueError("eight")
+
+
+def test_another_error_passes_through() -> None:
+    with pytest.raises(KeyError), expect_error(ValueError):
+        raise KeyError("x")
