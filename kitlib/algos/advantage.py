@@ -74,7 +74,7 @@ def compute_grpo_outcome_advantage(
     epsilon: float = 1e-6,
     norm_adv_by_std_in_grpo: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """GRPO with outcome rewards (DeepSeekMath, arXiv:2402.03300, section 4.1.2).
+    """GRPO with outcome rewards (DeepSeekMath, arXiv:2402.03300).
 
         A_it = m_it * (R_i - mean_g R) / (std_g R + epsilon)        R_i = sum_t r_it, g the group of row i
 

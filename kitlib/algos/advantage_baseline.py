@@ -11,6 +11,9 @@ For position t of group g, with G the reward to go:
 gradient row i has gathered up to t. With `rollout_is_weights` rho, each term is multiplied by rho^2. sum_pi_squared
 is a field that the actor computes on request (actor.calculate_sum_pi_squared).
 
+The form of the baseline is that of Greensmith, Bartlett and Baxter, "Variance reduction techniques for gradient
+estimates in reinforcement learning" (JMLR 5, 2004), with a squared gradient that adds up over the tokens so far.
+
 The two estimators differ in what a position is: `optimal_token_baseline` counts all tokens of the response, tool
 tokens included, `tir_optimal_token_baseline` (tool-integrated reasoning) the unmasked ones only.
 """

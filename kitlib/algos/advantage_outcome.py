@@ -43,7 +43,7 @@ def _spread(row_advantage: Tensor, token_level_rewards: Tensor, response_mask: T
 def compute_rloo_outcome_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Index
 ) -> tuple[Tensor, Tensor]:
-    """REINFORCE leave-one-out (arXiv:2402.14740, eq. 6): the baseline of a row is the mean of the others in its group.
+    """REINFORCE leave-one-out (arXiv:2402.14740): the baseline of a row is the mean of the others in its group.
 
         A_it = m_it * (R_i - mean of the other R in g) = m_it * n / (n - 1) * (R_i - mean_g R)
 
@@ -72,7 +72,7 @@ def compute_rloo_vectorized_outcome_advantage(
 def compute_opo_outcome_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Index
 ) -> tuple[Tensor, Tensor]:
-    """On-policy optimal baseline (OPO, arXiv:2505.23585, eq. 8): the baseline weighs rewards by length.
+    """On-policy optimal baseline (OPO, arXiv:2505.23585): the baseline weighs rewards by length.
 
         A_it = m_it * (R_i - sum_g L R / sum_g L)        L_i = sum_t m_it
 
@@ -91,7 +91,7 @@ def compute_opo_outcome_advantage(
 def compute_gpg_outcome_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Index, f_norm: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Group policy gradient (GPG, arXiv:2504.02546, eq. 4): centred rewards, scaled up for the rows without reward.
+    """Group policy gradient (GPG, arXiv:2504.02546): centred rewards, scaled up for the rows without reward.
 
     A_it = m_it * (B / M) * (R_i - mean_g R) / f_norm        B rows in the batch, M of them with R != 0
     """
@@ -133,7 +133,7 @@ def compute_grpo_passk_outcome_advantage(
 def compute_reinforce_plus_plus_baseline_outcome_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Index
 ) -> tuple[Tensor, Tensor]:
-    """REINFORCE++ with a group baseline (arXiv:2501.03262, section 3.2): centre in the group, whiten over the batch.
+    """REINFORCE++ with a group baseline (arXiv:2501.03262): centre in the group, whiten over the batch.
 
     A = m * whiten(m * (R_i - mean_g R))        mean and variance over all unmasked tokens of the batch
     """

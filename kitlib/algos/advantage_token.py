@@ -72,7 +72,7 @@ def compute_reinforce_plus_plus_outcome_advantage(
 def compute_remax_outcome_advantage(
     token_level_rewards: Tensor, reward_baselines: Tensor, response_mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """ReMax (arXiv:2310.10505, eq. 5): the reward to go minus the reward of the greedy answer to the same prompt.
+    """ReMax (arXiv:2310.10505): the reward to go minus the reward of the greedy answer to the same prompt.
 
         A_t = sum_{s >= t} m_s r_s - m_t b        reward_baselines b [num_rows]
 

@@ -37,7 +37,7 @@ def agg_loss(
         token-mean               sum_it m l / N                      every token weighs alike (DAPO, arXiv:2503.14476)
         token-sum                sum_it m l
         seq-mean-token-sum       sum_i (sum_t m l) / B               REINFORCE over whole sequences
-        seq-mean-token-mean      sum_i (sum_t m l / sum_t m) / B     GRPO as published (arXiv:2402.03300, eq. 3)
+        seq-mean-token-mean      sum_i (sum_t m l / sum_t m) / B     GRPO as published (arXiv:2402.03300)
         seq-mean-token-sum-norm  seq-mean-token-sum / L              Dr. GRPO (arXiv:2503.20783), L = loss_scale_factor
 
     N is `batch_num_tokens`, by default the tokens of this piece; B is `global_batch_size`, by default the rows of

@@ -60,6 +60,29 @@ class LossConfig:
         high = self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
         return low, high
 
+    def setting(self, name: str, default: Any) -> Any:
+        """A value of the section actor.policy_loss; the default if it is absent or null."""
+        return section_value(self.policy_loss, name, default)
+
+
+def section_value(section: Any, name: str, default: Any) -> Any:
+    """A value of a config section, a mapping or an object with attributes; the default if it is absent or null."""
+    value = section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
+    return default if value is None else value
+
+
+def aggregated(
+    losses: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str,
+    config: LossConfig,
+    rollout_is_weights: Tensor | None,
+) -> Tensor:
+    """`agg_loss` of one loss a token, each weighted by its importance weight if there is one."""
+    if rollout_is_weights is not None:
+        losses = losses * rollout_is_weights
+    return agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info)
+
 
 def register_policy_loss(name: str) -> Callable[[PolicyLossFn], PolicyLossFn]:
     """Decorator: make a loss known as actor.policy_loss.loss_mode=`name`. A taken name is an AlgoError."""
@@ -99,7 +122,7 @@ def compute_policy_loss_vanilla(
     config: LossConfig | None = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """PPO's clipped surrogate (arXiv:1707.06347, eq. 7) with the dual clip (arXiv:1912.09729, eq. 5).
+    """PPO's clipped surrogate (arXiv:1707.06347, eq. 7) with the dual clip (arXiv:1912.09729).
 
         r = pi / pi_old
         l = max(-A r, -A clip(r, 1 - low, 1 + high))
@@ -122,9 +145,7 @@ def compute_policy_loss_vanilla(
     pessimistic = torch.maximum(unclipped, clipped)
     ceiling = -advantages * config.clip_ratio_c
     losses = torch.where(advantages < 0, torch.minimum(pessimistic, ceiling), pessimistic)
-    if rollout_is_weights is not None:
-        losses = losses * rollout_is_weights
-    loss = agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info)
+    loss = aggregated(losses, response_mask, loss_agg_mode, config, rollout_is_weights)
 
     with torch.no_grad():
         metrics = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from kitlib.algos import compute_value_loss
 from kitlib.transfer_queue import jagged
 from kitlib.workers.errors import WorkerError
 from kitlib.workers.losses import ppo_loss
@@ -63,3 +64,20 @@ def test_missing_reference_is_named() -> None:
     response = {"response_mask": ones, "old_log_probs": ones, "advantages": ones}
     with pytest.raises(WorkerError, match="use_kl_loss=true needs the field ref_log_prob"):
         ppo_loss(actor, ones, None, response, {})
+
+
+@pytest.mark.parametrize("case", cases("value_loss/"))
+def test_value_loss_on_nested_values_matches_verl(case: Case) -> None:
+    inputs = case.tensors()
+    flat = inputs["values (flat model output)"].requires_grad_()
+    seq_lens = (inputs["prompt_len"] + inputs["response_len"]).tolist()
+    mask = jagged([torch.ones(num) for num in inputs["response_len"].tolist()])
+    rows = response_from_nested(jagged(list(flat.split(seq_lens))), mask).unbind()
+    vpreds = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    columns = {name: inputs[name][:, : vpreds.shape[1]] for name in ("values", "returns", "response_mask")}
+    settings = {name: value for name, value in case.args.items() if name != "data"}
+    loss, clipped = compute_value_loss(vpreds, **columns, **settings, **case.args["data"])
+    loss.backward()
+    assert_close(loss, case.expected("loss"), "loss")
+    assert_close(flat.grad, case.expected("grad values (flat)"), "gradient")
+    assert clipped.item() == pytest.approx(case.metrics["critic/vf_clipfrac"], rel=1e-5)
