@@ -14,12 +14,9 @@ from kitlib.config.printing import inline
 # {setting: values that a run acts on}; every other value is refused.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "trainer.use_v1": (True,),
-    "trainer.v1.trainer_mode": ("sync",),
-    "trainer.v1.sampler.sync_refill_failed_groups": (False,),
-    "trainer.v1.sampler.custom_sampler.path": (None,),
+    "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
     "trainer.checkpoint_callback_class": (None,),
     "algorithm.use_kl_in_reward": (False,),
-    "algorithm.filter_groups.enable": (False,),
     "algorithm.rollout_correction.rollout_is": (None,),
     "algorithm.rollout_correction.rollout_rs": (None,),
     "algorithm.use_pf_ppo": (False,),

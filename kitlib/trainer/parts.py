@@ -13,10 +13,12 @@ from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config, require_supported
 from kitlib.dataset import create_dataloaders
 from kitlib.models import load_causal_lm, load_tokenizer
+from kitlib.replay_buffer import ReplayBuffer
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
 from kitlib.rollout.manager import device_of
 from kitlib.transfer_queue import QueueProtocol
+from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.worker_group import LocalWorkerGroup
 
@@ -31,6 +33,7 @@ class Parts:
     tokenizer: Any
     train_dataloader: Any
     val_dataloader: Any
+    steps_per_epoch: int
     total_training_steps: int
     llm_server_manager: LLMServerManager
     actor_rollout_wg: LocalWorkerGroup
@@ -42,13 +45,18 @@ class Parts:
         self.actor_rollout_wg.close()
 
 
-def build_parts(config: Config, tq: QueueProtocol) -> Parts:
-    """Build the parts; a config that asks for what is not there is refused before anything starts."""
+def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1) -> Parts:
+    """Build the parts; a config that asks for what is not there is refused before anything starts.
+
+    The learning-rate schedule is told the number of its steps: one an update, `parameter_sync_step` a training step.
+    """
     require_supported(config)
     tokenizer = load_tokenizer(config.actor_rollout_ref.model.path)
     train_dataloader, val_dataloader = create_dataloaders(config, tokenizer)
-    steps = config.trainer.total_training_steps or len(train_dataloader) * config.trainer.total_epochs
-    config.update("actor_rollout_ref.actor.optim.total_training_steps", steps, "the number of training steps")
+    steps_per_epoch = len(train_dataloader.dataset) // config.data.train_batch_size
+    steps = config.trainer.total_training_steps or steps_per_epoch * config.trainer.total_epochs
+    num_updates = steps * parameter_sync_step
+    config.update("actor_rollout_ref.actor.optim.total_training_steps", num_updates, "the number of updates of the run")
     servers = LLMServerManager(config, tokenizer)
     try:
         model = load_causal_lm(config.actor_rollout_ref.model.path)
@@ -61,10 +69,13 @@ def build_parts(config: Config, tq: QueueProtocol) -> Parts:
         tokenizer=tokenizer,
         train_dataloader=train_dataloader,
         val_dataloader=val_dataloader,
+        steps_per_epoch=steps_per_epoch,
         total_training_steps=steps,
         llm_server_manager=servers,
         actor_rollout_wg=actor,
-        checkpoint_manager=CheckpointEngineManager(actor, servers.replicas),
+        checkpoint_manager=CheckpointEngineManager(
+            actor, servers.replicas, backend=config.actor_rollout_ref.rollout.checkpoint_engine.backend
+        ),
     )
 
 
@@ -75,7 +86,39 @@ def build_agent_loop_manager(config: Config, trainer: PPOTrainer) -> AgentLoopMa
     return AgentLoopManagerTQ(
         config,
         trainer.tq,
-        trainer.parts.llm_server_manager.get_client(),
+        trainer.get_llm_client(),
         tokenizer,
         reward_loop_worker_handles=[RewardLoopWorker(config, tokenizer)],
+    )
+
+
+def build_replay_buffer(trainer: PPOTrainer) -> ReplayBuffer:
+    """The sampler of the mode, or the class that `trainer.v1.sampler.custom_sampler` names (a ReplayBuffer subclass).
+
+    A custom sampler gets the first six arguments of ReplayBuffer and `refill_fn`, and owns its filtering.
+    """
+    config, sampler = trainer.config, trainer.config.trainer.v1.sampler
+    ledger = trainer.agent_loop_manager.ledger
+    common = {
+        "trainer_mode": trainer.trainer_mode,
+        "trainer_config": config.select(f"trainer.v1.{trainer.trainer_mode}", None),
+        "max_off_policy_threshold": sampler.max_off_policy_threshold,
+        "max_off_policy_strategy": sampler.max_off_policy_strategy,
+        "sampler_kwargs": sampler.sampler_kwargs,
+        "refill_fn": trainer.add_prompts_to_generate,
+    }
+    if sampler.custom_sampler.path:
+        key = "trainer.v1.sampler.custom_sampler.path"
+        return load_user_object(sampler.custom_sampler.path, sampler.custom_sampler.name, key)(trainer.tq, **common)
+    filter_groups = config.algorithm.filter_groups
+    return trainer.replay_buffer_class(
+        trainer.tq,
+        **common,
+        filter_groups_metric=filter_groups.metric if filter_groups.enable else None,
+        train_batch_size=config.data.train_batch_size,
+        gen_batch_size=config.data.gen_batch_size or config.data.train_batch_size,
+        max_inflight_gen_batches=filter_groups.max_inflight_gen_batches,
+        sync_refill_failed_groups=sampler.sync_refill_failed_groups,
+        raise_if_failed=ledger.raise_if_failed,
+        live_uids=lambda: {record.uid for record in ledger.running()},
     )

@@ -16,7 +16,7 @@ import torch
 
 from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config
-from kitlib.trainer import sync as _sync  # noqa: F401  registers the modes
+from kitlib.trainer import colocate_async, separate_async, sync  # noqa: F401  registers the modes
 from kitlib.trainer.base import PPOTrainer
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.parts import build_agent_loop_manager

@@ -128,6 +128,14 @@ class ActorRolloutRefWorker:
         if tokenizer is not None and self.engine.rank == 0:
             tokenizer.save_pretrained(folder)
 
+    def save_weights(self, name: str) -> None:
+        """Keep a copy of the weights on the CPU, for restore_weights (verl: DetachActorWorker.save_model_to_cpu)."""
+        self.engine.save_weights(name)
+
+    def restore_weights(self, name: str) -> None:
+        """Put kept weights back; the optimizer state stays."""
+        self.engine.restore_weights(name)
+
     def close(self) -> None:
         """Release the process group."""
         self.engine.close()

@@ -48,6 +48,14 @@ class LocalWorkerGroup:
         """Write the model (and the tokenizer) in Hugging Face format."""
         self.worker.save_pretrained(folder, tokenizer)
 
+    def save_weights(self, name: str) -> None:
+        """Keep a copy of the weights on the CPU under `name`."""
+        self.worker.save_weights(name)
+
+    def restore_weights(self, name: str) -> None:
+        """Put the weights kept under `name` back."""
+        self.worker.restore_weights(name)
+
     def close(self) -> None:
         """End the workers."""
         self.worker.close()

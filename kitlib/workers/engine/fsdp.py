@@ -42,11 +42,12 @@ class FSDPEngine:
     """One model with FSDP2 around it.
 
     Args:
-        model: a causal language model with float32 weights; it is sharded in place and belongs to the engine from
-        here on. optim: config section with the optimizer and the schedule (`actor.optim`); None for a model that is
-        never trained. device: cpu or cuda[:i]. param_dtype: dtype of weights and activations in forward and backward;
-        float32 on a CPU whatever is asked. reshard_after_forward: free the gathered weights of a layer between
-        forward and backward. gradient_checkpointing: trade a second forward for the memory of activations.
+        model: a causal language model with float32 weights; it is sharded in place and belongs to the engine.
+        optim: config section with the optimizer and the schedule (`actor.optim`); None for a model never trained.
+        device: cpu or cuda[:i].
+        param_dtype: of weights and activations in forward and backward; always float32 on a CPU.
+        reshard_after_forward: free the gathered weights of a layer between forward and backward.
+        gradient_checkpointing: trade a second forward for the memory of activations.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class FSDPEngine:
         self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
         self.optimizer = build_optimizer(model.parameters(), optim) if optim is not None else None
         self.lr_scheduler = build_lr_scheduler(self.optimizer, optim) if self.optimizer is not None else None
+        self._kept_weights: dict[str, dict[str, Tensor]] = {}
         self._max_grad_norm = float("inf") if optim is None else optim.clip_grad
 
     def _shard(self, param_dtype: torch.dtype, reshard_after_forward: bool) -> None:
@@ -144,6 +146,21 @@ class FSDPEngine:
         if self.rank == 0:
             self.model.save_pretrained(folder, state_dict=state_dict)
 
+    def save_weights(self, name: str) -> None:
+        """Keep a copy of this rank's shards on the CPU under `name`; an older copy of that name is replaced."""
+        self._reshard()
+        copies = {key: _local(value).to("cpu", copy=True) for key, value in self.model.state_dict().items()}
+        self._kept_weights[name] = copies
+
+    @torch.no_grad()
+    def restore_weights(self, name: str) -> None:
+        """Put the shards kept under `name` back into the model; the optimizer state stays as it is."""
+        if name not in self._kept_weights:
+            raise WorkerError(f"no weights were kept under {name!r}: call save_weights first")
+        self._reshard()
+        for key, value in self.model.state_dict().items():
+            _local(value).copy_(self._kept_weights[name][key])
+
     def close(self) -> None:
         """Give the process group back. The engine cannot be used afterwards."""
         self.group.close()
@@ -166,6 +183,11 @@ def tied_names(model: PreTrainedModel) -> list[str]:
     twice."""
     seen: dict[int, str] = {}
     return [name for name, p in model.named_parameters(remove_duplicate=False) if seen.setdefault(id(p), name) != name]
+
+
+def _local(value: Tensor) -> Tensor:
+    """This rank's shard of a tensor, sharing its memory."""
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _full(value: Tensor) -> Tensor:

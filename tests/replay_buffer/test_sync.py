@@ -102,7 +102,9 @@ def test_a_dead_background_task_ends_the_wait_with_its_exception(tq: TransferQue
 def test_waiting_for_more_prompts_than_there_are_is_an_error_with_the_counts(tq: TransferQueue) -> None:
     group(tq, "a")
     began = time.monotonic()
-    with pytest.raises(SampleError, match=r"pending 0, running 0, finished 1, failure 0.*Submit 1 more"):
+    with pytest.raises(
+        SampleError, match=r"(?s)1 of 2 ready.*pending 0, running 0, finished 1, failure 0.*Submit 1 more"
+    ):
         ReplayBuffer(tq, give_up_after=0.05).sample(1, "train", batch_size=2)
     assert time.monotonic() - began < 2
     assert "a" in tq.kv_list("train")["train"]  # nothing is lost
@@ -116,8 +118,13 @@ def test_a_batch_without_any_row_is_an_error_and_keeps_the_markers(tq: TransferQ
 
 
 def test_an_unknown_status_word_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="prompt a has the unknown status 'done'"):
-        PartitionView.of({"a": {"is_prompt": True, "status": "done", "global_steps": 1}})
+    with pytest.raises(ValueError, match="prompt a in partition 'train' has the unknown status 'done'"):
+        PartitionView.of("train", {"a": {"is_prompt": True, "status": "done", "global_steps": 1}})
+
+
+def test_a_marker_without_step_is_refused_by_name() -> None:
+    with pytest.raises(KeyError, match="prompt a in partition 'train' has no tag 'global_steps'"):
+        PartitionView.of("train", {"a": {"is_prompt": True, "status": "running"}})
 
 
 def test_a_slow_store_without_change_signal_is_polled(tq: TransferQueue) -> None:
