@@ -64,7 +64,9 @@ class FSDPEngine:
         self.rank, self.dp_size = dist.get_rank(), dist.get_world_size()
         self.model = model.to(device)  # type: ignore[arg-type]
         if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            # transformers 5.24 renames it and warns under the old name
+            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
         # Before sharding: fully_shard looks up the root's parameters, and the hook must sit on the module that stays.
         self.score_tokens = TokenScorer(model)
         self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
