@@ -90,9 +90,9 @@ class BlockingPrompt:
 
     def __str__(self) -> str:
         expected = "?" if self.sessions_expected is None else self.sessions_expected
-        text = (
-            f"{self.uid} {self.status}, {self.sessions_present} of {expected} sessions have a row, {self.age} steps old"
-        )
+        text = f"{self.uid} {self.status}, {self.sessions_present} of {expected} sessions have a row"
+        if self.age:
+            text += f", submitted {self.age} step{'s' if self.age > 1 else ''} ago"
         if self.sessions_present == self.sessions_expected:
             text += ": the work is done, only the status update to finished is missing"
         return text
