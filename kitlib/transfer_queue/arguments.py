@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from kitlib.transfer_queue.blocks import Block
 from kitlib.transfer_queue.columns import to_block
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
+from kitlib.transfer_queue.values import stored_tag
 
 
 def checked_keys(keys: list[str] | str) -> list[str]:
@@ -30,6 +31,21 @@ def checked_keys(keys: list[str] | str) -> list[str]:
     return list(keys)
 
 
+def check_partition(partition_id: Any) -> None:
+    """Raise QueueTypeError unless the partition is named by a string."""
+    if not isinstance(partition_id, str):
+        raise QueueTypeError(f"partition_id is a string such as 'train', not {partition_id!r:.60}")
+
+
+def stored_tags(tags: Any, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """One tag a key as the store keeps it. QueueValueError if the numbers differ, QueueTypeError for what is no tag."""
+    if not isinstance(tags, Sequence) or isinstance(tags, str):
+        raise QueueTypeError(f"`tags` is a list with a dict for every key, not {type(tags).__name__}")
+    if len(tags) != len(keys):
+        raise QueueValueError(f"keys with length {len(keys)} does not match length of tags {len(tags)}")
+    return [stored_tag(tag) for tag in tags]
+
+
 def check_batch_size(fields: Any, keys: Sequence[str]) -> None:
     """Raise unless `fields` is a TensorDict of as many rows as there are keys."""
     if not isinstance(fields, TensorDictBase):
@@ -43,6 +59,8 @@ def check_batch_size(fields: Any, keys: Sequence[str]) -> None:
 
 def single_row(name: str, value: Any) -> Block:
     """The block of one row value, as kv_put takes it. QueueValueError for a nested tensor: that has several rows."""
+    if not isinstance(name, str):
+        raise QueueTypeError(f"the name of a field is a string, not {name!r:.60}")
     if isinstance(value, torch.Tensor) and value.is_nested:
         raise QueueValueError(f"field {name!r} is a nested tensor: use kv_batch_put, a nested tensor has several rows")
     return to_block(name, value.unsqueeze(0) if isinstance(value, torch.Tensor) else [value], 1)

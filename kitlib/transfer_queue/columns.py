@@ -38,7 +38,11 @@ def to_block(field: str, column: Any, num_rows: int) -> Block:
     stands for the whole batch (NonTensorData) and for a nested TensorDict, QueueValueError if the number of rows is
     wrong.
     """
-    block = _block(_row_values(field, column))
+    values = _row_values(field, column)
+    try:
+        block = _block(values)
+    except QueueTypeError as error:
+        raise QueueTypeError(f"field {field!r}: {error}") from error
     if len(block) != num_rows:
         raise QueueValueError(f"field {field!r} has {len(block)} rows, the batch has {num_rows}")
     return block

@@ -25,7 +25,14 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
-from kitlib.transfer_queue.arguments import check_batch_size, checked_keys, few, single_row
+from kitlib.transfer_queue.arguments import (
+    check_batch_size,
+    check_partition,
+    checked_keys,
+    few,
+    single_row,
+    stored_tags,
+)
 from kitlib.transfer_queue.blocks import Block, join_rows
 from kitlib.transfer_queue.checkpoint import pack, read_checkpoint, references, restore, write_checkpoint
 from kitlib.transfer_queue.columns import split_fields
@@ -37,7 +44,7 @@ from kitlib.transfer_queue.protocol import DataParser, Listing
 from kitlib.transfer_queue.snapshot import QueueSnapshot, picture
 from kitlib.transfer_queue.storage import StorageUnits
 from kitlib.transfer_queue.twins import AsyncTwins
-from kitlib.transfer_queue.values import copy_tag, stored_tag
+from kitlib.transfer_queue.values import copy_tag
 
 
 class TransferQueue(AsyncTwins):
@@ -81,7 +88,7 @@ class TransferQueue(AsyncTwins):
             raise QueueValueError("kv_put needs at least one of fields and tag")
         keys = checked_keys([key])
         self._register(keys, partition_id)
-        tags = None if tag is None else [stored_tag(tag)]
+        tags = None if tag is None else stored_tags([tag], keys)
         blocks: dict[str, Block] = {}
         if isinstance(fields, TensorDictBase):
             check_batch_size(fields, keys)
@@ -108,15 +115,13 @@ class TransferQueue(AsyncTwins):
         """
         if fields is None and tags is None:
             raise QueueValueError("kv_batch_put needs at least one of `fields` and `tags`")
+        key_list = checked_keys(keys)
         if fields is not None:
             check_batch_size(fields, keys)
-        key_list = checked_keys(keys)
         self._register(key_list, partition_id)
         if len(key_list) != len(keys):
             raise QueueRuntimeError(f"`keys` is the string {keys!r}: pass a list of keys")
-        if tags is not None and len(tags) != len(key_list):
-            raise QueueValueError(f"keys with length {len(key_list)} does not match length of tags {len(tags)}")
-        stored = None if tags is None else [stored_tag(tag) for tag in tags]
+        stored = None if tags is None else stored_tags(tags, key_list)
         blocks = {} if fields is None else split_fields(fields)
         return self._publish(key_list, partition_id, parse_fields(blocks, data_parser), stored)
 
@@ -125,6 +130,7 @@ class TransferQueue(AsyncTwins):
         keys.
         """
         key_list = checked_keys(keys)
+        check_partition(partition_id)
         with self._changed:
             self._check_open()
             indexes = self._controller.forget(partition_id, key_list)
@@ -133,6 +139,7 @@ class TransferQueue(AsyncTwins):
                 self._ring()
 
     def _register(self, keys: Sequence[str], partition_id: str) -> None:
+        check_partition(partition_id)
         with self._changed:
             self._check_open()
             _, is_new = self._controller.register(partition_id, keys)
@@ -171,6 +178,7 @@ class TransferQueue(AsyncTwins):
         there is no field that all rows have (one key with tags only is enough).
         """
         key_list = checked_keys(keys)
+        check_partition(partition_id)
         with self._changed:
             self._check_open()
             found = self._controller.lookup(partition_id, key_list)
@@ -214,10 +222,12 @@ class TransferQueue(AsyncTwins):
 
         A partition whose keys were all cleared stays listed; an unknown one gives {}.
         """
+        if partition_id is not None:
+            check_partition(partition_id)
         with self._changed:
             self._check_open()
             partitions = self._controller.partitions
-            wanted = partitions if partition_id is None else [name for name in (partition_id,) if name in partitions]
+            wanted = partitions if partition_id is None else {partition_id} & partitions.keys()
             return {name: partitions[name].copy_tags() for name in wanted}
 
     # -- consumption: which rows a task has been handed (client.py) ----------------------------------------------------

@@ -39,7 +39,10 @@ def stored_value(value: Any) -> Any:
         return {key: stored_value(item) for key, item in value.items()}
     if kind is list or isinstance(value, tuple | set | frozenset):
         return [stored_value(item) for item in value]
-    return copy.deepcopy(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # whatever the type's own copying raises: locks, open files, generators, ...
+        raise QueueTypeError(f"a {kind.__name__} cannot be copied into the queue: {error}") from error
 
 
 def is_flat(tag: Mapping[str, Any]) -> bool:
