@@ -84,12 +84,12 @@ def test_sums_have_a_long_tail() -> None:
 @ALL_TASKS
 def test_demonstrations_never_show_a_held_out_problem(task: Task) -> None:
     rng = random.Random(1)
-    seen = {task.draw_demonstration(rng)[0]["content"] for _ in range(2000)}
+    seen = {task.draw_demonstration(stage, rng)[0]["content"] for stage in task.stages for _ in range(2000)}
     assert not seen & {problem.question for problem in task.problems() if problem.held_out}
 
 
 def test_correct_demonstration_chains_the_calls() -> None:
-    say = tasks._with_calculator(Flaws(guess=0.0, guess_range=(0, 0)))
+    say = tasks._with_calculator(Flaws())
     messages = say(Problem((15, 39, 25), "+"), random.Random(0))
     assert [(message["role"], message["content"]) for message in messages] == [
         ("assistant", "<tool_call>15+39</tool_call>"),
@@ -104,10 +104,10 @@ def test_each_flaw_shows_in_the_demonstration() -> None:
     problem, rng = Problem((12, 59), "*"), random.Random(0)
     (guess,) = tasks._with_calculator(Flaws(guess=1.0, guess_range=(5, 5)))(problem, rng)
     assert guess["content"] == "####5"
-    call, result, answer = tasks._with_calculator(Flaws(0.0, (0, 0), bad_call=1.0))(problem, rng)
+    call, result, answer = tasks._with_calculator(Flaws(bad_call=1.0))(problem, rng)
     assert call["content"] != "<tool_call>12*59</tool_call>"
     assert answer["content"] == f"####{result['content']}" != "####708"
-    call, result, answer = tasks._with_calculator(Flaws(0.0, (0, 0), bad_copy=1.0))(problem, rng)
+    call, result, answer = tasks._with_calculator(Flaws(bad_copy=1.0))(problem, rng)
     assert (call["content"], result["content"]) == ("<tool_call>12*59</tool_call>", "708")
     assert answer["content"] != "####708"
 
@@ -278,7 +278,8 @@ def test_success_replaces_the_old_folder(tmp_path: Path) -> None:
 
 def test_training_learns() -> None:
     losses: list[float] = []
-    task = dataclasses.replace(TASKS["add"], num_sft_steps=30)
+    (stage,) = TASKS["add"].stages
+    task = dataclasses.replace(TASKS["add"], stages=(dataclasses.replace(stage, num_steps=30),))
     model = train(task, build_tokenizer(), on_step=losses.append)
     assert len(losses) == 30
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])

@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Flaws:
-    """What is wrong with the demonstrations: probabilities, of a call for the first two, of a conversation for guess."""
+    """What is wrong with the demonstrations, as probabilities: the first two of a call, guess of a conversation."""
 
     bad_call: float = 0.0  # call the calculator with one digit wrong
     bad_copy: float = 0.0  # go on with one digit of the calculator's result wrong
