@@ -6,6 +6,7 @@ The trainer does not need this, `sample` waits by itself.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kitlib.inspector.render.wording import count
@@ -25,10 +26,12 @@ def wait_for_rollout(trainer: PPOTrainer, partition_id: str = "train", timeout: 
     deadline = time.monotonic() + timeout
     while True:
         trainer.agent_loop_manager.ledger.raise_if_failed()
-        view = trainer.replay_buffer.view(partition_id)
-        if not view.num_in_flight:
-            return view.counts()
+        tags = trainer.tq.kv_list(partition_id).get(partition_id, {}).values()
+        statuses = Counter(tag["status"] for tag in tags if tag.get("is_prompt"))
+        said = ", ".join(f"{number} {status}" for status, number in statuses.items())
+        num_in_flight = statuses["pending"] + statuses["running"]
+        if not num_in_flight:
+            return f"prompts: {said or 'none'}"
         if time.monotonic() > deadline:
-            waiting = count(view.num_in_flight, "prompt")
-            raise LessonError(f"{waiting} still in flight after {timeout:g} s: {view.counts()}")
+            raise LessonError(f"{count(num_in_flight, 'prompt')} still in flight after {timeout:g} s: {said}")
         time.sleep(POLL_SECONDS)

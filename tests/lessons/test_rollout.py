@@ -10,29 +10,26 @@ import pytest
 
 from kitlib.agent_loop.ledger import TaskLedger
 from kitlib.lessons import LessonError, wait_for_rollout
-from kitlib.replay_buffer import ReplayBuffer
 from kitlib.transfer_queue import TransferQueue
 
 
 @pytest.fixture
 def trainer(tq: TransferQueue) -> Any:
-    """What the function needs of a trainer: a queue with one running prompt, a replay buffer, a ledger."""
+    """What the function needs of a trainer: a queue with one running prompt, and a ledger."""
     tq.kv_put("u1", "train", tag={"is_prompt": True, "status": "running", "global_steps": 1})
-    return SimpleNamespace(
-        tq=tq, replay_buffer=ReplayBuffer(tq), agent_loop_manager=SimpleNamespace(ledger=TaskLedger())
-    )
+    return SimpleNamespace(tq=tq, agent_loop_manager=SimpleNamespace(ledger=TaskLedger()))
 
 
 def test_it_ends_when_the_prompt_has_settled(trainer: Any) -> None:
     timer = threading.Timer(0.05, lambda: trainer.tq.kv_put("u1", "train", tag={"status": "finished"}))
     timer.start()
-    assert wait_for_rollout(trainer) == "pending 0, running 0, finished 1, failure 0"
+    assert wait_for_rollout(trainer) == "prompts: 1 finished"
     timer.join()
     assert list(trainer.tq.kv_list("train")["train"]) == ["u1"]
 
 
 def test_a_prompt_that_never_settles(trainer: Any) -> None:
-    with pytest.raises(LessonError, match="1 prompt still in flight after 0.05 s: pending 0, running 1"):
+    with pytest.raises(LessonError, match="1 prompt still in flight after 0.05 s: 1 running"):
         wait_for_rollout(trainer, timeout=0.05)
 
 
