@@ -41,12 +41,13 @@ def switch(config: Any, key: str) -> Any:
 
     `config` is a `kitlib.config.Config`, an OmegaConf config or a (nested) dict.
     """
-    node = config
-    for name in key.split("."):
-        if node is None:
-            break
-        node = node.get(name) if hasattr(node, "get") else getattr(node, name, None)
-    return SWITCHES[key] if node is None else node
+    if hasattr(type(config), "select"):
+        value = config.select(key, None)
+    else:
+        value = config
+        for name in key.split("."):
+            value = value.get(name) if hasattr(value, "get") else None
+    return SWITCHES[key] if value is None else value
 
 
 @dataclass(frozen=True)
