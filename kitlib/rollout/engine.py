@@ -8,7 +8,6 @@ search, multi-modal input.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kitlib.rollout.model_runner import ModelRunner
 from kitlib.rollout.protocol import RolloutError, StopReason, TokenOutput
 from kitlib.rollout.sampling import SamplingControls, sample, uniforms
-from kitlib.rollout.slot_cache import SlotCache
 from kitlib.rollout.slot_table import Moves, Request, SlotTable
 from kitlib.rollout.weights import copy_weights
 
@@ -42,21 +41,16 @@ class DecodingEngine:
         enable_prefix_caching: bool = True,
         global_steps: int = 0,
     ) -> None:
-        check_model(model, max_model_len)
-        self.model = model.eval()
-        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self.runner = ModelRunner(model, max_num_seqs, max_model_len)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
         self.global_steps = global_steps
         self.waiting: deque[Request] = deque()
         self._table = SlotTable(max_num_seqs, max_model_len)
-        self._cache = SlotCache(max_num_seqs, max_model_len)
-        self._is_eos = np.zeros(self.vocab_size, dtype=bool)
+        self._is_eos = np.zeros(self.runner.vocab_size, dtype=bool)
         self._is_eos[list(eos_token_ids)] = True
         self._styles: dict[tuple, int] = {}
         self._controls: dict[int, SamplingControls] = {}  # for blocks of one style, by style
-        self._forward_kwargs = _forward_kwargs(model, self._cache)
-        self._mask_value = torch.finfo(model.dtype).min
 
     @property
     def num_active(self) -> int:
@@ -88,19 +82,18 @@ class DecodingEngine:
         """Drop the requests of `owners` without an output, because nobody waits for them any more."""
         self.waiting = deque(request for request in self.waiting if request.owner not in owners)
         rows = [row for row, request in enumerate(self._table.requests[: self.num_active]) if request.owner in owners]  # type: ignore[union-attr]
-        self._move(self._table.release(np.array(rows, dtype=np.int64)))
+        self.runner.move(self._table.release(np.array(rows, dtype=np.int64)))
 
     def load_weights(self, state_dict: Mapping[str, Tensor], global_steps: int) -> None:
-        """Copy new weights into the model. Active rows go on with the keys and values they have, parked ones are
-        dropped."""
-        copy_weights(self.model, state_dict, global_steps)
+        """Copy new weights into the model. Active rows keep their keys and values, parked ones are dropped."""
+        copy_weights(self.runner.model, state_dict, global_steps)
         self.global_steps = global_steps
         self._table.forget_parked()
 
     def free_cache(self) -> None:
         """Give the memory of the KV cache back. No row may be active, except when the engine is not used any more."""
         self._table.forget_parked()
-        self._cache.free()
+        self.runner.cache.free()
 
     # ---- a step ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +105,7 @@ class DecodingEngine:
         rows, cached = table.claim(batch, reuse=self.enable_prefix_caching)
         order, leaders = self._share_prompts(batch, cached)
         first, num_computed = table.num_active, len(batch) - len(leaders)
-        self._move(table.join([batch[i] for i in order], [rows[i] for i in order], [cached[i] for i in order]))
+        self.runner.move(table.join([batch[i] for i in order], [rows[i] for i in order], [cached[i] for i in order]))
         joined = slice(first, table.num_active)
         table.style[joined] = [self._style_of(batch[i]) for i in order]
         logits = self._prefill(slice(first, first + num_computed))
@@ -121,11 +114,9 @@ class DecodingEngine:
         return self._append(joined, logits)
 
     def _share_prompts(self, batch: list[Request], cached: list[int]) -> tuple[list[int], list[int]]:
-        """Order `batch` so that requests whose prompt an earlier one computes come last; name that earlier one for
-        each.
+        """Order `batch` so that requests whose prompt an earlier one computes, their leader, come last.
 
-        Returns the order (indices into the batch) and, for each of the last ones, the place of its leader in that
-        order.
+        Returns the order (indices into the batch) and, for each of the last ones, the place of its leader in it.
         """
         place_of_prompt: dict[bytes, int] = {}
         computed: list[int] = []
@@ -144,12 +135,11 @@ class DecodingEngine:
         table, source = self._table, np.array(leaders) + first
         target = np.arange(first + num_computed, table.num_active)
         table.num_cached[target] = table.prompt_length[target]
-        self._move(Moves(source, target, int(table.prompt_length[target].max())))
+        self.runner.move(Moves(source, target, int(table.prompt_length[target].max())))
         return torch.cat([logits, logits[torch.tensor(leaders, device=logits.device)]])
 
     def _prefill(self, rows: slice) -> Tensor:
-        """Compute the prompts of `rows`, as many rows at once as the token budget allows. Returns logits [num_rows,
-        vocab]."""
+        """Compute the prompts of `rows`, as many at once as the budget allows: logits [num_rows, vocab_size]."""
         table, logits, start = self._table, [], rows.start
         while start < rows.stop:
             counts = table.length[start : rows.stop] - table.num_cached[start : rows.stop]
@@ -173,34 +163,14 @@ class DecodingEngine:
         is_padding = offset < 0
         positions = cached + np.where(is_padding, count - 1 - offset, offset)
         token_ids = np.take_along_axis(table.tokens[rows], np.where(is_padding, 0, positions), axis=1)
-        return self._forward(rows, token_ids, positions, np.where(is_padding, 0, positions))
+        return self.runner.forward(rows, token_ids, positions, is_padding)
 
     def _decode(self) -> list[Finished]:
         table, rows = self._table, slice(0, self.num_active)
         positions = table.length[rows] - 1  # of the last token, which has been sampled but not computed
         token_ids = table.tokens[np.arange(rows.stop), positions]
-        logits = self._forward(rows, token_ids[:, None], positions[:, None], positions[:, None])
+        logits = self.runner.forward(rows, token_ids[:, None], positions[:, None], None)
         return self._append(rows, logits)
-
-    def _forward(self, rows: slice, token_ids: np.ndarray, positions: np.ndarray, position_ids: np.ndarray) -> Tensor:
-        """Run the model on int64 [num_rows, width] and return the logits of the last column, float32 [num_rows,
-        vocab_size]."""
-        kv_length = int(self._table.length[rows].max())
-        self._cache.reserve(self._table.num_used, int(positions.max()) + 1)
-        device = self.model.device
-        written = torch.from_numpy(positions).to(device)
-        self._cache.begin(rows, written, kv_length)
-        visible = torch.arange(kv_length, device=device) <= written.unsqueeze(-1)  # [num_rows, width, kv_length]
-        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=device).masked_fill_(
-            ~visible, self._mask_value
-        )
-        logits = self.model(
-            input_ids=torch.from_numpy(token_ids).to(device),
-            position_ids=torch.from_numpy(position_ids).to(device),
-            attention_mask=mask.unsqueeze(1),
-            **self._forward_kwargs,
-        ).logits
-        return logits[:, -1].float()
 
     # ---- sampling --------------------------------------------------------------------------------------------------
 
@@ -233,7 +203,7 @@ class DecodingEngine:
         finished = [
             (table.requests[row], self._output(row, str(reason))) for row, reason in zip(rows, reasons, strict=True)
         ]
-        self._move(table.release(rows))
+        self.runner.move(table.release(rows))
         return finished  # type: ignore[return-value]
 
     def _output(self, row: int, reason: Any) -> TokenOutput:
@@ -273,7 +243,7 @@ class DecodingEngine:
 
     def _build_controls(self, rows: slice) -> SamplingControls:
         params = [request.params for request in self._table.requests[rows]]  # type: ignore[union-attr]
-        return SamplingControls.of(params, self.vocab_size, self.model.device)
+        return SamplingControls.of(params, self.runner.vocab_size, self.runner.device)
 
     def _seen(self, rows: slice, logits: Tensor) -> Tensor:
         """Which tokens each row holds already, bool [num_rows, vocab_size]."""
@@ -283,49 +253,3 @@ class DecodingEngine:
         seen = np.zeros((len(tokens), logits.shape[1]), dtype=bool)
         seen[np.nonzero(inside)[0], tokens[inside]] = True
         return torch.from_numpy(seen).to(logits.device)
-
-    def _move(self, moves: Moves) -> None:
-        if len(moves.target):
-            device = self.model.device
-            self._cache.reserve(self._table.num_used, moves.length)
-            source, target = (torch.from_numpy(rows).to(device) for rows in (moves.source, moves.target))
-            self._cache.copy_rows(source, target, moves.length)
-
-
-def _forward_kwargs(model: PreTrainedModel, cache: SlotCache) -> dict[str, Any]:
-    parameters = inspect.signature(model.forward).parameters
-    kwargs: dict[str, Any] = {"use_cache": True, "cache" if "cache" in parameters else "past_key_values": cache}
-    if "logits_to_keep" in parameters:  # else the logits of all columns are computed and the last one is taken
-        kwargs["logits_to_keep"] = 1
-    return kwargs
-
-
-def check_model(model: PreTrainedModel, max_model_len: int) -> None:
-    """RolloutError if rows of different lengths cannot be decoded together with this model."""
-    config, name = model.config.get_text_config(), type(model).__name__
-    parameters = inspect.signature(model.forward).parameters
-    if "position_ids" not in parameters or not {"cache", "past_key_values"} & parameters.keys():
-        raise RolloutError(
-            f"{name} takes no position_ids or no cache: the transformers server needs both, use a vLLM server"
-        )
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise RolloutError(
-            f"{name} uses attention {config._attn_implementation!r}, which ignores a 4-D mask: "
-            "load it with attn_implementation='sdpa' or 'eager'"
-        )
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and max_model_len > limit:
-        raise RolloutError(
-            f"max_model_len {max_model_len} is above the {limit} positions of {name}: lower actor_rollout_ref.rollout.max_model_len"
-        )
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    if layer_types - {"full_attention", "sliding_attention"}:
-        raise RolloutError(
-            f"{name} has layers of type {sorted(layer_types)}: the transformers server knows attention layers only"
-        )
-    window = getattr(config, "sliding_window", None)
-    if window and window < max_model_len and layer_types != {"full_attention"}:
-        raise RolloutError(
-            f"{name} attends to a window of {window} tokens, max_model_len is {max_model_len}: the transformers server has no sliding "
-            f"window, set actor_rollout_ref.rollout.max_model_len to {window} or less"
-        )

@@ -7,7 +7,7 @@ inputs, priorities, the OpenAI HTTP address, and the split of a replica into wor
     serving --abort_all_requests--> paused --resume_generation--> serving       requests that come in while paused wait
     serving --sleep--------------> asleep --wake_up------------> serving        the KV cache is freed while asleep
     any     --close--------------> closed                                       waiting requests get ServerClosedError
-    any     --an exception-------> failed                                       waiting and later requests raise that exception
+    any     --an exception-------> failed                                       waiting and later requests raise it
 """
 
 from __future__ import annotations

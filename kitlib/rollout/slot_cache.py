@@ -25,13 +25,27 @@ class _Place:
         self.capacity = 0  # positions allocated in each row
         self.rows = slice(0, 0)  # rows of this forward
         self.kv_length = 0  # positions handed to attention
-        self.write_index = torch.empty(
-            0, dtype=torch.int64
-        )  # [rows of this forward * query_length] into row * capacity + position
+        self.is_fresh = False  # the forward writes whole rows, from position 0 on
+        self.positions = torch.empty(0, 0, dtype=torch.int64)  # [rows of this forward, query_length] to write at
+        self._write_index: dict[int, Tensor] = {}  # by number of heads, shared by the layers
+
+    def begin(self, rows: slice, positions: Tensor, kv_length: int, is_fresh: bool) -> None:
+        self.rows, self.positions, self.kv_length, self.is_fresh = rows, positions, kv_length, is_fresh
+        self._write_index.clear()
+
+    def write_index(self, num_heads: int) -> Tensor:
+        """Where [row, head, query] goes in the [num_rows, num_heads, capacity] positions of a store, all flattened."""
+        if num_heads not in self._write_index:
+            device = self.positions.device
+            rows = torch.arange(self.rows.start, self.rows.stop, device=device).view(-1, 1, 1)
+            heads = torch.arange(num_heads, device=device).view(1, -1, 1)
+            index = (rows * num_heads + heads) * self.capacity + self.positions.unsqueeze(1)
+            self._write_index[num_heads] = index.flatten()
+        return self._write_index[num_heads]
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, [num_rows, capacity, num_kv_heads, head_dim], allocated on first use."""
+    """Keys and values of one layer, [num_rows, num_kv_heads, capacity, head_dim], allocated on first use."""
 
     keys: Tensor
     values: Tensor
@@ -39,7 +53,7 @@ class SlotLayer(CacheLayerMixin):
     def __init__(self, place: _Place) -> None:
         super().__init__()
         self.place = place
-        self.keys = self.values = torch.empty(0, 0, 0, 0)
+        self.keys = self.values = torch.empty(0)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [rows, heads, query_length, head_dim] and return [rows, heads, kv_length, head_dim] views."""
@@ -49,35 +63,35 @@ class SlotLayer(CacheLayerMixin):
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys = key_states.new_empty(0, 0, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_empty(0, 0, value_states.shape[1], value_states.shape[3])
+        self.keys = key_states.new_empty(0, key_states.shape[1], 0, key_states.shape[3])
+        self.values = value_states.new_empty(0, value_states.shape[1], 0, value_states.shape[3])
         self.is_initialized = True
 
     def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
         """See SlotCache.copy_rows."""
         self._grow()
         for store in (self.keys, self.values):
-            store[target, :length] = store[source, :length]
+            store[target, :, :length] = store[source, :, :length]
 
     def _write(self, store: Tensor, states: Tensor) -> Tensor:
-        place = self.place
-        flat = store.view(-1, store.shape[2] * store.shape[3])
-        flat.index_copy_(0, place.write_index, states.transpose(1, 2).reshape(-1, flat.shape[1]))
-        return store[place.rows, : place.kv_length].transpose(1, 2)
+        place, head_dim = self.place, store.shape[3]
+        store.view(-1, head_dim).index_copy_(0, place.write_index(store.shape[1]), states.reshape(-1, head_dim))
+        return states if place.is_fresh else store[place.rows, :, : place.kv_length]
 
     def _grow(self) -> None:
-        if self.keys.shape[:2] != (self.place.num_rows, self.place.capacity):
+        if self.keys.shape[0] != self.place.num_rows or self.keys.shape[2] != self.place.capacity:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
     def _grown(self, store: Tensor) -> Tensor:
         # zeros, not empty: masked positions are multiplied by 0, and 0 * NaN would reach the output
-        grown = store.new_zeros(self.place.num_rows, self.place.capacity, *store.shape[2:])
-        grown[: store.shape[0], : store.shape[1]] = store
+        num_rows, num_heads, capacity, head_dim = store.shape
+        grown = store.new_zeros(self.place.num_rows, num_heads, self.place.capacity, head_dim)
+        grown[:num_rows, :, :capacity] = store
         return grown
 
-    # What the Cache interface asks for beyond update. Masks and positions are always given to the model explicitly.
+    # What a model asks when it is given no mask, that is in a fresh forward. Else masks and positions are explicit.
     def get_seq_length(self, *args: Any) -> int:
-        return self.place.kv_length
+        return 0 if self.place.is_fresh else self.place.kv_length
 
     def get_mask_sizes(self, *args: Any) -> tuple[int, int]:
         return self.place.kv_length, 0
@@ -107,16 +121,14 @@ class SlotCache(Cache):
         if length > place.capacity:
             place.capacity = max(length, min(max(2 * place.capacity, 32), self.max_length))
 
-    def begin(self, rows: slice, positions: Tensor, kv_length: int) -> None:
+    def begin(self, rows: slice, positions: Tensor, kv_length: int, is_fresh: bool = False) -> None:
         """Announce a forward: row i of the batch is row `rows.start + i`, its tokens go to `positions` [num_rows,
         query_length].
 
-        All positions of a row must differ. `kv_length` is the number of positions attention will see.
+        All positions of a row must differ. `kv_length` is the number of positions attention will see. `is_fresh`
+        promises that every row is written from position 0 to kv_length, so that a plain causal mask is right.
         """
-        place = self.place
-        place.rows, place.kv_length = rows, kv_length
-        row_starts = torch.arange(rows.start, rows.stop, device=positions.device) * place.capacity
-        place.write_index = (positions + row_starts.unsqueeze(1)).reshape(-1)
+        self.place.begin(rows, positions, kv_length, is_fresh)
 
     def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
         """Row target[i] becomes row source[i], up to position `length`; sources are read before targets are written."""

@@ -41,6 +41,11 @@ class Moves:
     target: np.ndarray  # int64 [num_moves]
     length: int
 
+    def without(self, excluded: np.ndarray) -> Moves:
+        """The moves to rows that are not `excluded`, bool [num_rows]."""
+        kept = ~excluded[self.target]
+        return Moves(self.source[kept], self.target[kept], self.length)
+
 
 class SlotTable:
     """Row bookkeeping. `join` and `release` keep the decoding rows first and say which rows of the cache have to
@@ -110,9 +115,11 @@ class SlotTable:
             place_of[row], place_of[other] = place, place_of_row
         moves = self._permute(np.array(order, dtype=np.int64))
         self.num_active += len(requests)
+        nothing_to_keep = np.zeros(self.num_used, dtype=bool)
+        nothing_to_keep[first : self.num_active] = np.array(cached) == 0
         for row, request, num_cached in zip(range(first, self.num_active), requests, cached, strict=True):
             self._fill(row, request, num_cached)
-        return moves
+        return moves.without(nothing_to_keep)
 
     def _fill(self, row: int, request: Request, num_cached: int) -> None:
         prompt_length = len(request.prompt_ids)

@@ -18,17 +18,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kitlib.rollout.admission import Admission
 from kitlib.rollout.engine import DecodingEngine, Finished
 from kitlib.rollout.protocol import RolloutError, ServerClosedError, TokenOutput
-from kitlib.rollout.sampling import SamplingParams, noise_key
-from kitlib.rollout.slot_table import Request
+from kitlib.rollout.tickets import Ticket, answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,28 +35,23 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-@dataclass(eq=False, slots=True)
-class _Ticket:
-    """A caller that waits for its request on its event loop."""
-
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[TokenOutput]
-    request: Request
-
-
 class TransformersServer:
     """LLMServer over `model`; see kitlib.rollout.protocol.LLMServer for the verbs.
 
-    `eos_token_id`            one id or several; the token that ends a request, included in its output.
-    `max_model_len`           prompt and output together; a longer prompt is refused, an output ends there ("length").
-    `prompt_length`, `response_length`   a request without max_tokens gets min(response_length, prompt_length + response_length -
-                              its prompt), as in verl, or all that max_model_len leaves if they are None.
-    `max_num_seqs`            rows decoded at once, further requests wait; `max_num_batched_tokens` prompt tokens computed at once.
-    `enable_prefix_caching`   compute a prompt that several waiting requests share once, and keep the keys and values of a finished
-                              request for the next turn of the same request_id, until the weights change.
-    `seed`                    with the order of arrival it fixes every draw, whatever is decoded beside a request.
-
-    The server owns `model` from here on: hand it a copy if something else trains or reads it.
+    Args:
+        model: owned by the server from here on; hand it a copy if something else trains or reads it.
+        eos_token_id: the token that ends a request and is part of its output; one, several or none.
+        max_model_len: prompt and output together. A longer prompt is refused, an output ends there ("length").
+        max_num_seqs: rows decoded at once; further requests wait.
+        max_num_batched_tokens: prompt tokens computed at once.
+        enable_prefix_caching: compute a prompt that several waiting requests share once, and keep the keys and values
+            of a finished request for the next turn of the same request_id, until the weights change.
+        prompt_length, response_length: a request without max_tokens gets min(response_length, prompt_length +
+            response_length - tokens of its prompt), as in verl; without these, all that max_model_len leaves.
+        device: where to move the model; None leaves it.
+        seed: with the order of arrival it fixes every draw, whatever is decoded beside a request.
+        global_steps: version of the weights that `model` has.
+        name: for error messages and the thread.
     """
 
     def __init__(
@@ -77,8 +71,7 @@ class TransformersServer:
         name: str = "transformers-server",
     ) -> None:
         eos_token_ids = [] if eos_token_id is None else np.atleast_1d(np.array(eos_token_id)).tolist()
-        self.name, self.max_model_len = name, max_model_len
-        self._prompt_length, self._response_length, self._seed = prompt_length, response_length, seed
+        self.name = name
         self._engine = DecodingEngine(
             model if device is None else model.to(device),  # type: ignore[arg-type]
             eos_token_ids,
@@ -88,16 +81,16 @@ class TransformersServer:
             enable_prefix_caching,
             global_steps,
         )
+        self._admission = Admission(self._engine.runner.vocab_size, max_model_len, prompt_length, response_length, seed)
         self._paused = self._rejecting = self._asleep = False  # written by the server's thread
-        self._num_arrivals = 0
-        self._unanswered: set[_Ticket] = set()  # all that the thread has taken in; touched by the thread alone
+        self._unanswered: set[Ticket] = set()  # all that the thread has taken in; touched by the thread alone
         self._mail = threading.Condition()  # guards the five fields below
         self._verbs: list[tuple[Callable[[], Any], Future[Any]]] = []
-        self._arrivals: list[_Ticket] = []
-        self._cancelled: set[_Ticket] = set()
+        self._arrivals: list[Ticket] = []
+        self._cancelled: set[Ticket] = set()
         self._closing = False
         self._failure: BaseException | None = None
-        self._staged: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}  # each list is touched by its loop alone
+        self._staged: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}  # each list is touched by its loop alone
         self._thread = threading.Thread(target=self._run, name=f"kitlib-{name}", daemon=True)
         self._thread.start()
         _LIVE_SERVERS.add(self)
@@ -107,11 +100,10 @@ class TransformersServer:
     async def generate(
         self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str
     ) -> TokenOutput:
-        """Continue `prompt_ids`. RolloutError for a request that cannot be served; the thread's exception if it has
-        failed."""
-        request = self._request(prompt_ids, SamplingParams.parse(sampling_params), request_id)
+        """Continue `prompt_ids`. RolloutError if that cannot be served, the thread's exception if it has failed."""
+        request = self._admission.request(prompt_ids, sampling_params, request_id)
         loop = asyncio.get_running_loop()
-        ticket = _Ticket(loop, loop.create_future(), request)
+        ticket = Ticket(loop, loop.create_future(), request)
         request.owner = ticket
         self._stage(ticket)
         try:
@@ -127,16 +119,14 @@ class TransformersServer:
         self._ask(lambda: self._engine.load_weights(state_dict, global_steps))
 
     def abort_all_requests(self, reject_request: bool = False) -> int:
-        """Answer every request with what it has, and start none until resume_generation. Returns how many were
-        answered."""
+        """Answer every request with what it has, start none until resume_generation, return how many there were."""
         return self._ask(lambda: self._abort(reject_request))
 
     def resume_generation(self) -> None:
         self._ask(lambda: self._set_state(paused=False, rejecting=False))
 
     def sleep(self) -> None:
-        """Free the KV cache; requests wait until wake_up. RolloutError while requests are being decoded: abort them
-        first."""
+        """Free the KV cache; requests wait until wake_up. RolloutError while requests are being decoded."""
         self._ask(self._fall_asleep)
 
     def wake_up(self) -> None:
@@ -156,35 +146,8 @@ class TransformersServer:
 
     # ---- the way in ------------------------------------------------------------------------------------------------
 
-    def _request(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> Request:
-        prompt = np.array(prompt_ids, dtype=np.int64)
-        room = self.max_model_len - len(prompt)
-        if len(prompt) == 0 or room < 1:
-            raise RolloutError(
-                f"request {request_id!r}: a prompt of {len(prompt)} tokens, expected 1 to {self.max_model_len - 1} "
-                "(actor_rollout_ref.rollout.max_model_len - 1)"
-            )
-        if prompt.min() < 0 or prompt.max() >= self._engine.vocab_size:
-            bad = prompt[(prompt < 0) | (prompt >= self._engine.vocab_size)][0]
-            raise RolloutError(
-                f"request {request_id!r}: token id {bad} is outside the model's vocabulary of {self._engine.vocab_size}: "
-                "tokenizer and model do not belong together"
-            )
-        max_tokens = max(1, min(self._budget(len(prompt)) if params.max_tokens is None else params.max_tokens, room))
-        self._num_arrivals += 1  # not exact if two threads race, and then the order of arrival is not fixed either
-        key = noise_key(self._seed, self._num_arrivals) if params.seed is None else noise_key(params.seed)
-        return Request(request_id, prompt, params, max_tokens, key)
-
-    def _budget(self, prompt_length: int) -> int:
-        if self._response_length is None:
-            return self.max_model_len
-        if self._prompt_length is None:
-            return self._response_length
-        return min(self._response_length, self._prompt_length + self._response_length - prompt_length)
-
-    def _stage(self, ticket: _Ticket) -> None:
-        """Hold requests back until the event loop has run all that is ready, so that sessions that start together
-        join together."""
+    def _stage(self, ticket: Ticket) -> None:
+        """Hold a request back until the loop has run all that is ready: sessions that start together join together."""
         staged = self._staged.get(ticket.loop)
         if staged is None:
             staged = self._staged[ticket.loop] = []
@@ -199,7 +162,7 @@ class TransformersServer:
                 self._arrivals += tickets
                 self._mail.notify()
                 return
-        _answer([(ticket, error) for ticket in tickets])
+        answer([(ticket, error) for ticket in tickets])
 
     def _reason_not_to_serve(self) -> BaseException | None:
         return self._failure or (ServerClosedError(f"server {self.name!r} is closed") if self._closing else None)
@@ -284,7 +247,7 @@ class TransformersServer:
     def _answer(self, finished: list[Finished]) -> None:
         if finished:
             self._unanswered.difference_update(request.owner for request, _ in finished)
-            _answer([(request.owner, output) for request, output in finished])
+            answer([(request.owner, output) for request, output in finished])
 
     def _set_state(self, **flags: bool) -> None:
         for flag, value in flags.items():
@@ -299,32 +262,10 @@ class TransformersServer:
             arrivals, self._arrivals = self._arrivals, []
             verbs, self._verbs = self._verbs, []
         # not what the engine knows: after an exception it may have lost the requests it was about to let in
-        _answer([(ticket, reason) for ticket in (*self._unanswered, *arrivals)])
+        answer([(ticket, reason) for ticket in (*self._unanswered, *arrivals)])
         for _, future in verbs:
             future.set_exception(reason)
         self._engine.free_cache()
-
-
-def _answer(answers: list[tuple[_Ticket, TokenOutput | BaseException]]) -> None:
-    """Resolve futures on their own event loops: one wake-up a loop, however many requests it waits for."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Ticket, TokenOutput | BaseException]]] = {}
-    for answer in answers:
-        by_loop.setdefault(answer[0].loop, []).append(answer)
-    for loop, batch in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, batch)
-        except RuntimeError:  # the loop is closed, so nobody waits there any more
-            continue
-
-
-def _resolve(batch: list[tuple[_Ticket, TokenOutput | BaseException]]) -> None:
-    for ticket, answer in batch:
-        if ticket.future.done():  # cancelled meanwhile
-            continue
-        if isinstance(answer, BaseException):
-            ticket.future.set_exception(answer)
-        else:
-            ticket.future.set_result(answer)
 
 
 _LIVE_SERVERS: weakref.WeakSet[TransformersServer] = weakref.WeakSet()

@@ -258,7 +258,7 @@ def test_the_cache_can_be_freed_and_comes_back(qwen3: PreTrainedModel) -> None:
     engine = make_engine(qwen3)
     (before,) = run(engine, ask("a", [1, 2, 3], 4))
     engine.free_cache()
-    assert not engine._cache.layers
+    assert not engine.runner.cache.layers
     (after,) = run(engine, ask("a", [1, 2, 3], 4))
     assert before.token_ids == after.token_ids
 

@@ -143,4 +143,4 @@ def test_stop_ids_come_from_tokenizer_and_generation_config() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="auto takes the GPU where there is one")
 def test_auto_is_the_cpu_without_a_gpu(managers: list) -> None:
     manager = make_manager(managers, "trainer.device=auto")
-    assert manager.replicas[0]._engine.model.device.type == "cpu"  # type: ignore[attr-defined]
+    assert manager.replicas[0]._engine.runner.device.type == "cpu"  # type: ignore[attr-defined]

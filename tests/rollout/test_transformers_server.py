@@ -294,9 +294,9 @@ def test_sleep_frees_the_cache_and_keeps_requests_waiting(start: Callable[..., T
 
     async def main() -> None:
         await generate(server, [1], 2)
-        assert server._engine._cache.layers
+        assert server._engine.runner.cache.layers
         server.sleep()
-        assert not server._engine._cache.layers
+        assert not server._engine.runner.cache.layers
         waiting = asyncio.ensure_future(generate(server, [1], 2))
         await asyncio.sleep(0.02)
         assert not waiting.done()
@@ -362,8 +362,7 @@ def test_an_exception_in_the_thread_reaches_everyone(start: Callable[..., Transf
             raise failure
         return model_forward(*args, **kwargs)
 
-    model_forward, server._engine.model = server._engine.model, forward  # type: ignore[assignment]
-    forward.device, forward.dtype = model_forward.device, model_forward.dtype  # type: ignore[attr-defined]
+    model_forward, server._engine.runner.forward = server._engine.runner.forward, forward  # type: ignore[method-assign]
 
     async def main() -> None:
         requests = [generate(server, [i], 10, name=str(i)) for i in range(5)]  # two are decoding, three wait
