@@ -7,6 +7,7 @@ when the last of its rows is cleared or overwritten.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,22 +19,22 @@ from kitlib.transfer_queue.cells import CellTable, cell_of, describe_values, ten
 from kitlib.transfer_queue.values import copy_value
 
 
-class Block:
+class Block(ABC):
     """The rows of one field from one put. `rows` says which global index is which row; all fields of a put share it."""
 
     rows: dict[int, int]
 
-    def __len__(self) -> int:
-        raise AssertionError("a block knows its length")
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @property
+    @abstractmethod
     def num_bytes(self) -> int:
         """Bytes of all rows; of objects the shallow size."""
-        raise AssertionError("a block knows its size")
 
+    @abstractmethod
     def row(self, number: int) -> Any:
         """One row; a tensor row is a view."""
-        raise AssertionError("a block gives its rows")
 
     def codes(self, table: CellTable) -> list[int]:
         """The number of the description of every row."""

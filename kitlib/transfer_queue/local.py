@@ -44,7 +44,6 @@ from kitlib.transfer_queue.protocol import DataParser, Listing
 from kitlib.transfer_queue.snapshot import QueueSnapshot, picture
 from kitlib.transfer_queue.storage import StorageUnits
 from kitlib.transfer_queue.twins import AsyncTwins
-from kitlib.transfer_queue.values import copy_tag
 
 
 class TransferQueue(AsyncTwins):
@@ -77,12 +76,12 @@ class TransferQueue(AsyncTwins):
         tag: dict[str, Any] | None = None,
         data_parser: DataParser | None = None,
     ) -> KVBatchMeta:
-        """Store fields and/or a tag for one key. fields: {field: row value} without a batch dimension, or a TensorDict
-        of [1].
+        """Store fields and/or a tag for one key.
 
-        The tag is merged into the stored one. Returns the handle of the key with the merged tag and all fields it now
-        has. Raises QueueValueError without fields and tag, or for a nested tensor; the key is registered by then in the
-        latter case.
+        fields: {field: row value} without a batch dimension, or a TensorDict of batch size [1]. The tag is merged
+        into the stored one. Returns the handle of the key with the merged tag and all fields it now has. Raises
+        QueueValueError without fields and tag, or for a nested tensor; the key is registered by then in the latter
+        case.
         """
         if fields is None and tag is None:
             raise QueueValueError("kv_put needs at least one of fields and tag")
@@ -126,9 +125,7 @@ class TransferQueue(AsyncTwins):
         return self._publish(key_list, partition_id, parse_fields(blocks, data_parser), stored)
 
     def kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
-        """Remove keys with their tags and fields; unknown keys and partitions are no error. QueueValueError for no
-        keys.
-        """
+        """Remove keys with their tags and fields; unknown ones are no error, an empty list is a QueueValueError."""
         key_list = checked_keys(keys)
         check_partition(partition_id)
         with self._changed:
@@ -159,8 +156,8 @@ class TransferQueue(AsyncTwins):
                 controller.publish(indexes, blocks)
             if tags is not None:
                 controller.merge_tags(partition_id, keys, tags)
-            stored_tags = controller.partitions[partition_id].tags
-            merged = [copy_tag(stored_tags[key]) for key in keys]
+            tags_of = controller.partitions[partition_id].tags
+            merged = [tags_of[key] for key in keys]  # never changed in place; the handle copies them
             fields = controller.ready_fields(indexes)
             self._ring()
         return KVBatchMeta(keys=keys, tags=merged, partition_id=partition_id, fields=fields)

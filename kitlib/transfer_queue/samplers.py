@@ -14,6 +14,7 @@ A sampler of one's own is three lines:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,16 +31,16 @@ class Row(NamedTuple):
     tag: dict[str, Any]
 
 
-class Sampler:
+class Sampler(ABC):
     """Base class. A subclass defines `sample`; `consumes` False hands rows out again and again."""
 
     consumes = True
 
+    @abstractmethod
     def sample(self, ready: Sequence[Row], batch_size: int, **config: Any) -> Sequence[Row]:
         """The rows to hand out, in order; an empty result means "not enough yet". ready: in the order of their first
         put.
         """
-        raise AssertionError(f"{type(self).__name__} has to define sample()")
 
     def plan(self, ready: Sequence[Row], batch_size: int, **config: Any) -> dict[Any, Sequence[Row]]:
         """{dp_rank: rows}: what every rank gets that this call decides for; by default the calling one."""

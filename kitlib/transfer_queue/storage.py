@@ -62,10 +62,10 @@ class StorageUnits:
         routes = self._route(indexes)
         columns = {}
         for field in fields:
-            blocks: list[Block] = [Block()] * len(indexes)
+            found: dict[int, Block] = {}
             for unit, positions, own in routes:
-                for position, block in zip(positions, unit.get(field, own), strict=True):
-                    blocks[position] = block
+                found.update(zip(positions, unit.get(field, own), strict=True))
+            blocks = [found[position] for position in range(len(indexes))]
             columns[field] = (blocks, [block.rows[index] for block, index in zip(blocks, indexes, strict=True)])
         return columns
 
