@@ -2,7 +2,7 @@
 
 verl 0.9.1: trainer/ppo/v1/agent_loop_tq.py, AgentLoopWorkerTQ (a Ray actor there, an object on an event loop here).
 
-    for each prompt        tag {status: running}
+    for each prompt        tag {status: running, num_sessions: n}
       n sessions at once     agent loop ──> outputs ──> reward ──> one put with all outputs of the session
       all have settled     tag {status: finished}, or {status: failure} if any session raised
 
@@ -11,8 +11,9 @@ was cleared. The partition is "val" for a batch with `validate`, else "train".
 
 Differs from verl: a session whose own loop raises makes its prompt a `failure` and the run goes on, as in verl; but an
 error that would hit other sessions too (an AgentLoopError, the reward function, the queue, a server that is gone) is
-fatal in the ledger and surfaces in the trainer. A session with one output is put with kv_put instead of a kv_batch_put
-of one row: the same write, 0.2 ms cheaper. Left out: tracing, distillation teachers.
+fatal in the ledger and surfaces in the trainer. The marker also says how many sessions to expect. A session with one
+output is put with kv_put instead of a kv_batch_put of one row: the same write, 0.2 ms cheaper. Left out: tracing,
+distillation teachers.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class AgentLoopWorkerTQ:
         num_sessions = row.pop("__rollout_n__", default_n)
         if not row.pop("__do_sample__", True) and not validate:
             sampling_params = {**sampling_params, "temperature": 0.0, "top_p": 1.0, "top_k": -1}
-        await self.tq.async_kv_put(key=uid, partition_id=partition_id, tag={"status": "running"})
+        running = {"status": "running", "num_sessions": num_sessions}
+        await self.tq.async_kv_put(key=uid, partition_id=partition_id, tag=running)
         sessions = [
             self.ledger.spawn(
                 self._run_session(loop, {**row, "session_id": session_id}, sampling_params, partition_id),

@@ -99,6 +99,7 @@ _ALL_FIELDS = (
 _ALL_TAGS = (
     Tag("is_prompt", "bool", "marker", "True: this key is a prompt marker"),
     Tag("status", "str", "marker", "pending, running, then finished or failure; `success` on a row"),
+    Tag("num_sessions", "int", "marker", "sessions of the prompt; a group with fewer rows lost some"),
     Tag("global_steps", "int", "marker", "trainer step that submitted the prompt; the sampler takes the oldest first"),
     Tag("prompt_len", "int", "row", "P"),
     Tag("response_len", "int", "row", "R"),

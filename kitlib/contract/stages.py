@@ -113,6 +113,7 @@ _ALL_STAGES = (
         ),
         tags_written=(
             "status",
+            "num_sessions",
             "prompt_len",
             "response_len",
             "seq_len",

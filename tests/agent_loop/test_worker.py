@@ -134,7 +134,10 @@ def test_the_tensors_of_a_trajectory_fit_together() -> None:
 def test_tags_of_rows_and_markers() -> None:
     tq, _ = run(FakeClient(answer(CALL, step=4), answer(RIGHT, step=6)), row(), global_steps=7)
     tags = tq.kv_list("train")["train"]
-    assert tags["u0"] == {"status": "finished"}  # the trainer has put is_prompt and global_steps there before
+    assert tags["u0"] == {
+        "status": "finished",
+        "num_sessions": 2,
+    }  # the trainer has put is_prompt and global_steps there before
     expected = {name for name, tag in TAGS.items() if tag.on == "row"} | {"status", "global_steps"}
     assert set(tags["u0_0_0"]) == expected
     assert tags["u0_0_0"]["status"] == "success"
@@ -145,7 +148,7 @@ def test_tags_of_rows_and_markers() -> None:
 def test_running_comes_first_and_the_status_last_with_one_put_a_session_between() -> None:
     tq = Recording()
     run(FakeClient(CALL, RIGHT), row(), tq=tq)
-    assert tq.puts[0] == (["u0"], [{"status": "running"}])
+    assert tq.puts[0] == (["u0"], [{"status": "running", "num_sessions": 2}])
     assert sorted(keys for keys, _ in tq.puts[1:-1]) == [["u0_0_0"], ["u0_1_0"]]
     assert tq.puts[-1] == (["u0"], [{"status": "finished"}])
 
@@ -173,6 +176,26 @@ def test_a_failed_session_fails_its_prompt_after_the_others_have_settled(caplog:
     assert (record.uid, record.session_id, record.state) == ("u0", 0, "failed")
     assert "1 of 2 sessions of prompt u0 failed; session 0: 'no such page'" in caplog.text
     assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("other", "at_the_end"), [("returns", "finished"), ("raises", "failure"), ("silent", "finished")]
+)
+def test_the_status_stays_running_until_the_last_session_has_settled(other: str, at_the_end: str) -> None:
+    tq, seen = TransferQueue(), []
+
+    @scripted(f"one_{other}_one_is_slow")
+    async def run_loop(self: Any, sampling_params: Any, **columns: Any) -> Any:
+        if columns["session_id"] == 1:
+            await asyncio.sleep(0.02)  # the other session has long settled by then
+            seen.append((tq.kv_list("train")["train"]["u0"], len(rows_of(tq))))
+        elif other == "raises":
+            raise KeyError("no such page")
+        return [] if other == "silent" else trajectory(RIGHT)
+
+    run(FakeClient(), row(agent_name=f"one_{other}_one_is_slow"), tq=tq)
+    assert seen == [({"status": "running", "num_sessions": 2}, 1 if other == "returns" else 0)]
+    assert status(tq, "u0") == at_the_end
 
 
 def test_several_outputs_of_a_session_share_the_final_reward_and_one_put() -> None:
@@ -313,6 +336,7 @@ def test_a_prompt_may_ask_for_its_own_number_of_sessions_and_for_greedy_ones() -
     client = FakeClient(RIGHT)
     tq, _ = run(client, row(__rollout_n__=3, __do_sample__=False), row(__rollout_n__=1, __do_sample__=True))
     assert rows_of(tq) == ["u0_0_0", "u0_1_0", "u0_2_0", "u1_0_0"]
+    assert [tq.kv_list("train")["train"][uid]["num_sessions"] for uid in ("u0", "u1")] == [3, 1]
     assert [request["temperature"] for request in client.requests] == [0.0] * 3 + [1.0]
     assert not {"__rollout_n__", "__do_sample__", "agent_name", "validate"} & set(
         tq.kv_batch_get(["u0_0_0"], "train").keys()
