@@ -24,8 +24,8 @@ class Ticket:
 def answer(answers: Iterable[tuple[Ticket, Answer]]) -> None:
     """Resolve each ticket on its event loop; an exception is raised there.
 
-    One wake-up a loop, however many tickets it has. Callable from any thread. A caller that was cancelled, or whose loop
-    is closed, gets nothing.
+    One wake-up a loop, however many tickets it has. Callable from any thread. A caller that was cancelled, or whose
+    loop is closed, gets nothing.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Answer]]] = {}
     for ticket, value in answers:
