@@ -4,7 +4,8 @@ worker_group.py  the workers as the trainer sees them
 bridge.py        from metadata to tensors and back
 actor.py         compute_log_prob, update_actor
 losses.py        the actor's loss on a micro-batch
-engine/          FSDP2 model, optimizer, schedule, token scores
+engine/          FSDP2 model, optimizer, schedule, token scores; saved and loaded
+state_files.py   files of a checkpoint: data, no code
 rows.py          padded rows and micro-batches
 balance.py       equal work for every rank
 padding.py       padding rows, response columns

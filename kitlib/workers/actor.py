@@ -128,6 +128,17 @@ class ActorRolloutRefWorker:
         if tokenizer is not None and self.engine.rank == 0:
             tokenizer.save_pretrained(folder)
 
+    def save_checkpoint(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Write what actor.checkpoint.save_contents names, to go on from here: see engine/state.py."""
+        contents = self.actor.checkpoint.save_contents
+        self.engine.save_checkpoint(Path(folder), contents)
+        if "hf_model" in contents:
+            self.save_pretrained(Path(folder) / "huggingface", tokenizer)
+
+    def load_checkpoint(self, folder: str | Path) -> None:
+        """Put back what actor.checkpoint.load_contents names. Raises CheckpointError."""
+        self.engine.load_checkpoint(Path(folder), self.actor.checkpoint.load_contents)
+
     def save_weights(self, name: str) -> None:
         """Keep a copy of the weights on the CPU, for restore_weights (verl: DetachActorWorker.save_model_to_cpu)."""
         self.engine.save_weights(name)

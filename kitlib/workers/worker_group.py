@@ -48,6 +48,14 @@ class LocalWorkerGroup:
         """Write the model (and the tokenizer) in Hugging Face format."""
         self.worker.save_pretrained(folder, tokenizer)
 
+    def save_checkpoint(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write weights, optimizer, schedule and random states to a folder."""
+        self.worker.save_checkpoint(folder, tokenizer)
+
+    def load_checkpoint(self, folder: str | Path) -> None:
+        """Put back what save_checkpoint has written."""
+        self.worker.load_checkpoint(folder)
+
     def save_weights(self, name: str) -> None:
         """Keep a copy of the weights on the CPU under `name`."""
         self.worker.save_weights(name)

@@ -18,6 +18,7 @@ a 2-layer model on one core.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from torch.distributed.tensor import DTensor
 
 from kitlib.workers.engine.optim import build_lr_scheduler, build_optimizer
 from kitlib.workers.engine.scoring import TokenScorer, TokenScores
+from kitlib.workers.engine.state import load_engine, save_engine, without_ties
 from kitlib.workers.errors import WorkerError
 from kitlib.workers.process_group import ProcessGroupLease
 from kitlib.workers.rows import Rows
@@ -89,7 +91,7 @@ class FSDPEngine:
         """Score the `chosen` response tokens, bool [num_rows, max R], without gradients."""
         self.model.eval()
         scores = self.score_tokens(rows, chosen, temperature, with_entropy)
-        self._reshard()
+        self.reshard()
         return scores
 
     def forward(self, rows: Rows, chosen: Tensor, temperature: float, with_entropy: bool) -> TokenScores:
@@ -137,20 +139,27 @@ class FSDPEngine:
     def full_state_dict(self) -> dict[str, Tensor]:
         """Full float32 copies of all weights under the names of the Hugging Face model. A collective: every rank
         calls it."""
-        self._reshard()
+        self.reshard()
         return {name: _full(value.detach()).clone() for name, value in self.model.state_dict().items()}
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config and weights in Hugging Face format; rank 0 writes, every rank calls."""
-        state_dict = self.full_state_dict()
-        for name in tied_names(self.model):
-            state_dict.pop(name, None)
+        state_dict = without_ties(self.model, self.full_state_dict())
         if self.rank == 0:
             self.model.save_pretrained(folder, state_dict=state_dict)
 
+    def save_checkpoint(self, folder: Path, contents: Collection[str]) -> None:
+        """Write weights, optimizer, schedule and random states to a folder, as far as `contents` names them: see
+        state.py."""
+        save_engine(self, folder, contents)
+
+    def load_checkpoint(self, folder: Path, contents: Collection[str]) -> None:
+        """Put back what save_checkpoint has written."""
+        load_engine(self, folder, contents)
+
     def save_weights(self, name: str) -> None:
         """Keep a copy of this rank's shards on the CPU under `name`; an older copy of that name is replaced."""
-        self._reshard()
+        self.reshard()
         copies = {key: _local(value).to("cpu", copy=True) for key, value in self.model.state_dict().items()}
         self._kept_weights[name] = copies
 
@@ -159,7 +168,7 @@ class FSDPEngine:
         """Put the shards kept under `name` back into the model; the optimizer state stays as it is."""
         if name not in self._kept_weights:
             raise WorkerError(f"no weights were kept under {name!r}: call save_weights first")
-        self._reshard()
+        self.reshard()
         for key, value in self.model.state_dict().items():
             _local(value).copy_(self._kept_weights[name][key])
 
@@ -167,7 +176,7 @@ class FSDPEngine:
         """Give the process group back. The engine cannot be used afterwards."""
         self.group.close()
 
-    def _reshard(self) -> None:
+    def reshard(self) -> None:
         """Put the shards back in place of gathered weights that a forward without a backward has left."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
@@ -178,13 +187,6 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """The layers that a model asks not to split across devices; none if it names none (then the root is one unit)."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]
-
-
-def tied_names(model: PreTrainedModel) -> list[str]:
-    """Weights that are another weight under a second name (the output head that is the embedding): not to be saved
-    twice."""
-    seen: dict[int, str] = {}
-    return [name for name, p in model.named_parameters(remove_duplicate=False) if seen.setdefault(id(p), name) != name]
 
 
 def _local(value: Tensor) -> Tensor:
