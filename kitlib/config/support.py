@@ -42,7 +42,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": (None,),
     "reward.reward_manager.source": ("register",),
     "reward.sandbox_fusion.url": (None,),
-    "global_profiler.steps": (None,),
     "kitlib.runtime": ("local",),
 }
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from kitlib.contract.stages import STAGES, needs
 from kitlib.errors import KitError
 
-_SHOWN = 8
+_SHOWN = 4
 T = TypeVar("T")
 
 
@@ -66,7 +66,7 @@ class StageOwner(Protocol):
 def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Make a method a stage of the contract.
 
-    Begin and end go to `self.on_stage`; the seconds are added to `self.timing_raw[timer]`. With `self.strict`, the
+    Begin and end go to `self.on_stage`; the seconds of a stage that succeeds are added to `self.timing_raw[timer]`. With `self.strict`, the
     fields that the contract requires are checked on every row of the batch handle before the call (reads) and on the
     handle that comes back after it (writes); a missing one raises ContractError.
     """
@@ -93,9 +93,9 @@ def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
                 raise
             finally:
                 record.seconds = time.perf_counter() - begin
-                if spec.timer:
-                    self.timing_raw[spec.timer] = self.timing_raw.get(spec.timer, 0.0) + record.seconds
                 self.on_stage(record)
+            if spec.timer:
+                self.timing_raw[spec.timer] = self.timing_raw.get(spec.timer, 0.0) + record.seconds
             return result
 
         return run
@@ -123,9 +123,8 @@ def _explain(name: str, batch: Batch, cells: list[tuple[str, str]], before: bool
         by_field.setdefault(field, []).append(key)
     lines = []
     for field, keys in by_field.items():
-        shown = ", ".join(keys[:_SHOWN]) + (f", ... ({len(keys) - _SHOWN} more)" if len(keys) > _SHOWN else "")
         verb = "needs" if before else "should have written"
-        lines.append(f"{name} {verb} {field} on every row; {len(keys)} of {len(batch.keys)} lack it: {shown}.")
+        lines.append(f"{name} {verb} {field} on every row; {_lacking(keys, len(batch.keys))}.")
         if before:
             writers = [s.name for s in STAGES.values() if any(need.field == field for need in s.writes)]
             lines.append(f"  {field} is written by: {' or '.join(writers) or 'no stage'}.")
@@ -133,3 +132,10 @@ def _explain(name: str, batch: Batch, cells: list[tuple[str, str]], before: bool
         lines.append(f"  A plain kv_batch_get would have dropped the column for all {len(batch.keys)} rows.")
     lines.append(f"  See: kitlib.explain_get(tq, batch, {sorted(by_field)})")
     return "\n".join(lines)
+
+
+def _lacking(keys: list[str], num_rows: int) -> str:
+    if len(keys) == num_rows > 1:
+        return f"none of the {num_rows} rows has it"
+    shown = ", ".join(keys[:_SHOWN]) + (f", ... ({len(keys) - _SHOWN} more)" if len(keys) > _SHOWN else "")
+    return f"{len(keys)} of {num_rows} lack{'s' if len(keys) == 1 else ''} it: {shown}"

@@ -33,11 +33,12 @@ from kitlib.replay_buffer import FILTERED_REWARD_COUNTS, ReplayBuffer
 from kitlib.rollout import LLMServerClient
 from kitlib.trainer.aggregate import aggregate
 from kitlib.trainer.observers import Observer
-from kitlib.trainer.parts import Parts, build_parts, build_replay_buffer
+from kitlib.trainer.parts import Parts, build_parts, build_replay_buffer, make_queue
+from kitlib.trainer.profiling import make_profiler
 from kitlib.trainer.rollout_dump import RolloutWriter
 from kitlib.trainer.tracking import make_loggers
 from kitlib.trainer.validating import Validating
-from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, TransferQueue
+from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 
 NUM_RECORDS_KEPT = 10_000
 
@@ -63,9 +64,9 @@ class PPOTrainer(Validating):
         observers: Sequence[Observer] = (),
     ) -> None:
         self.config = config
-        self.tq = tq if tq is not None else TransferQueue()
+        self.tq = tq if tq is not None else make_queue(config)
         self.run_dir = run_dir
-        self.observers = [*make_loggers(config.trainer.logger, run_dir), *observers]
+        self.observers = [*make_loggers(config, run_dir), *make_profiler(config, run_dir), *observers]
         self.strict = config.kitlib.strict
         self.global_steps = 0
         self.epoch = 0  # pass over the training data that the step belongs to
@@ -147,11 +148,15 @@ class PPOTrainer(Validating):
         self.on_train_end()
         return val_metrics
 
-    def begin_step(self) -> None:
-        """Start the clock and the metrics of a step."""
+    def begin_step(self, global_steps: int | None = None) -> None:
+        """Start the clock and the metrics of a step; `global_steps` sets its number (the first step is 1)."""
+        if global_steps is not None:
+            self.global_steps = global_steps
         self.metrics, self.timing_raw = {}, {}
         self.epoch = (self.global_steps - 1) // self.steps_per_epoch
         self._step_began = time.perf_counter()
+        for observer in self.observers:
+            observer.on_step_begin(self)
         self.on_step_begin()
 
     def step(self) -> KVBatchMeta:
@@ -186,6 +191,8 @@ class PPOTrainer(Validating):
         """Weight sync, then stop the clock of the step."""
         self.on_step_end()
         self.timing_raw["step"] = time.perf_counter() - self._step_began
+        for observer in self.observers:
+            observer.on_step_end(self)
 
     def run_validation(self) -> dict[str, float]:
         """`validate` between its hooks."""

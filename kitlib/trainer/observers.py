@@ -23,6 +23,12 @@ class Observer:
     def on_stage(self, trainer: PPOTrainer, record: StageRecord) -> None:
         """A stage begins (`record.seconds is None`) or has ended."""
 
+    def on_step_begin(self, trainer: PPOTrainer) -> None:
+        """A step begins; its prompts have not been submitted."""
+
+    def on_step_end(self, trainer: PPOTrainer) -> None:
+        """The weights are synced; validation and metrics follow."""
+
     def on_metrics(self, trainer: PPOTrainer, metrics: dict[str, Any], step: int) -> None:
         """The numbers of a step, or of a validation alone (before the first step)."""
 

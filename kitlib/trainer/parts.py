@@ -17,7 +17,7 @@ from kitlib.replay_buffer import ReplayBuffer
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
 from kitlib.rollout.manager import device_of
-from kitlib.transfer_queue import QueueProtocol
+from kitlib.transfer_queue import QueueProtocol, TransferQueue
 from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.worker_group import LocalWorkerGroup
@@ -43,6 +43,12 @@ class Parts:
         """End the servers' threads, then the workers' process group."""
         self.llm_server_manager.close()
         self.actor_rollout_wg.close()
+
+
+def make_queue(config: Config) -> TransferQueue:
+    """An in-process queue of the size that `transfer_queue.backend.SimpleStorage` asks for."""
+    storage = config.transfer_queue.backend.SimpleStorage
+    return TransferQueue(storage.num_data_storage_units, storage.total_storage_size)
 
 
 def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1) -> Parts:

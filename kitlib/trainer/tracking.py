@@ -1,18 +1,27 @@
 """Loggers: where the numbers of each step go.
 
-verl 0.9.1: utils/tracking.py, Tracking. Names in `trainer.logger`: `console` (one line a step, or a progress bar on a
-terminal: see progress.py) and `jsonl` (metrics.jsonl in the run folder, one object a step). Left out so far:
-tensorboard, wandb and the others."""
+verl 0.9.1: utils/tracking.py, Tracking. Names in `trainer.logger`:
+
+    console      one line a step, or a progress bar on a terminal (progress.py)
+    jsonl        metrics.jsonl in the run folder, one object a step
+    tensorboard  event files in the run folder (package tensorboard)
+    wandb        Weights & Biases, with trainer.project_name and trainer.experiment_name (package wandb)
+
+Left out: mlflow, swanlab, vemlp_wandb, clearml, trackio.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kitlib.config import Config
 from kitlib.trainer.errors import TrainerError
 from kitlib.trainer.metrics import to_plain
 from kitlib.trainer.observers import Observer
+from kitlib.trainer.progress import ConsoleProgress
 from kitlib.trainer.rollout_dump import append_jsonl
 
 if TYPE_CHECKING:
@@ -29,20 +38,58 @@ class JsonLines(Observer):
         append_jsonl(self.path, [{"step": step, **to_plain(metrics)}])
 
 
-def make_loggers(names: Sequence[str], run_dir: Path | None) -> list[Observer]:
-    """The observers named by `trainer.logger`. `jsonl` needs a run folder."""
-    from kitlib.trainer.progress import ConsoleProgress
+class TensorBoard(Observer):
+    """Scalars for TensorBoard."""
 
+    def __init__(self, folder: Path) -> None:
+        self.writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+
+    def on_metrics(self, trainer: PPOTrainer, metrics: dict[str, Any], step: int) -> None:
+        for name, value in to_plain(metrics).items():
+            self.writer.add_scalar(name, value, step)
+
+    def on_fit_end(self, trainer: PPOTrainer) -> None:
+        self.writer.close()
+
+
+class WandB(Observer):
+    """A Weights & Biases run; its own environment variables (WANDB_MODE, ...) apply."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        names = {"project": config.trainer.project_name, "name": config.trainer.experiment_name}
+        self.run = _package("wandb", "wandb").init(**names, config=config.to_dict(), dir=str(folder))
+
+    def on_metrics(self, trainer: PPOTrainer, metrics: dict[str, Any], step: int) -> None:
+        self.run.log(to_plain(metrics), step=step)
+
+    def on_fit_end(self, trainer: PPOTrainer) -> None:
+        self.run.finish()
+
+
+_WITH_FOLDER: dict[str, Callable[[Config, Path], Observer]] = {
+    "jsonl": lambda config, folder: JsonLines(folder / "metrics.jsonl"),
+    "tensorboard": lambda config, folder: TensorBoard(folder / "tensorboard"),
+    "wandb": WandB,
+}
+
+
+def make_loggers(config: Config, run_dir: Path | None) -> list[Observer]:
+    """The observers named by `trainer.logger`; all but console need a run folder."""
     loggers: list[Observer] = []
-    for name in names:
+    for name in config.trainer.logger:
         if name == "console":
             loggers.append(ConsoleProgress())
-        elif name == "jsonl":
-            if run_dir is None:
-                raise TrainerError(
-                    "trainer.logger names jsonl, which needs a run folder: pass run_dir, or drop it from the list"
-                )
-            loggers.append(JsonLines(run_dir / "metrics.jsonl"))
+        elif name not in _WITH_FOLDER:
+            raise TrainerError(f"trainer.logger names {name!r}; kitlib knows console, {', '.join(_WITH_FOLDER)}")
+        elif run_dir is None:
+            raise TrainerError(f"trainer.logger names {name}, which needs a run folder: pass run_dir, or drop the name")
         else:
-            raise TrainerError(f"trainer.logger names {name!r}; kitlib knows console and jsonl")
+            loggers.append(_WITH_FOLDER[name](config, run_dir))
     return loggers
+
+
+def _package(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise TrainerError(f"trainer.logger names {package}, which is not installed: pip install {package}") from error

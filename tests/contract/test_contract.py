@@ -106,7 +106,7 @@ def test_a_missing_read_names_field_key_and_writer_before_the_stage_runs() -> No
         owner.compute_advantage(Batch(["u_0_0", "u_1_0"]))
     assert caught.value.cells == [("u_1_0", "rm_scores")]
     text = str(caught.value)
-    assert "compute_advantage needs rm_scores on every row; 1 of 2 lack it: u_1_0." in text
+    assert "compute_advantage needs rm_scores on every row; 1 of 2 lacks it: u_1_0." in text
     assert "generate_sequences" in text
     assert "dropped the column for all 2 rows" in text
     assert "advantages" not in owner.rows["u_0_0"]
@@ -115,8 +115,15 @@ def test_a_missing_read_names_field_key_and_writer_before_the_stage_runs() -> No
 
 def test_a_missing_write_is_found_after_the_stage() -> None:
     owner = Owner({"u_0_0": set(READS)})
-    with pytest.raises(ContractError, match="should have written advantages on every row; 1 of 1 lack it: u_0_0"):
+    with pytest.raises(ContractError, match="should have written advantages on every row; 1 of 1 lacks it: u_0_0"):
         owner.compute_advantage(Batch(["u_0_0"]), write=False)
+
+
+def test_a_field_that_no_row_has_needs_no_list_of_keys() -> None:
+    owner = Owner({f"u_{i}_0": READS - {"rm_scores"} for i in range(9)})
+    with pytest.raises(ContractError, match="none of the 9 rows has it"):
+        owner.compute_advantage(Batch(list(owner.rows)))
+    assert owner.timing_raw == {}  # a stage that failed took no time of the step
 
 
 def test_without_strict_nothing_is_checked() -> None:

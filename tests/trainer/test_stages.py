@@ -98,7 +98,7 @@ def test_a_row_that_lost_a_field_stops_the_stage_that_needs_it(start: Start) -> 
     kept = trainer.tq.kv_batch_get(keys=[victim], partition_id="train")
     trainer.tq.kv_clear(keys=[victim], partition_id="train")
     trainer.tq.kv_batch_put(keys=[victim], partition_id="train", fields=kept.exclude("rm_scores"), tags=[batch.tags[3]])
-    with pytest.raises(ContractError, match=f"needs rm_scores on every row; 1 of 16 lack it: {victim}"):
+    with pytest.raises(ContractError, match=f"needs rm_scores on every row; 1 of 16 lacks it: {victim}"):
         trainer.compute_advantage(batch)
 
 
