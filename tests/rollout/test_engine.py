@@ -57,6 +57,20 @@ def test_rows_of_different_lengths_decode_together(architecture: str, attention:
         torch.testing.assert_close(torch.tensor(output.log_probs), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_of_one_length_are_computed_without_a_mask(architecture: str, attention: str) -> None:
+    """Then the model makes its own causal mask, from what the cache says about its length."""
+    model = make_model(architecture, attention)
+    prompts = [[i, 2 * i, 3, 4, 5] for i in range(4)]
+    for outputs in (run(engine := make_engine(model), *asks(prompts, 6)), run(engine, *asks(prompts, 6))):
+        assert [output.token_ids for output in outputs] == [greedy(model, prompt, 6) for prompt in prompts]
+
+
+def asks(prompts: list[list[int]], max_tokens: int) -> list[Request]:
+    return [ask(f"{prompt}", prompt, max_tokens) for prompt in prompts]
+
+
 def test_bfloat16_runs_and_reports_float_log_probs() -> None:
     model = make_model().to(torch.bfloat16)
     (output,) = run(make_engine(model), ask("a", [1, 2, 3], 8))
