@@ -13,14 +13,10 @@ from kitlib.config.printing import inline
 
 # {setting: values that a run acts on}; every other value is refused.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "trainer.use_v1": (True,),
+    "trainer.use_v1": (True, False),
     "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
     "trainer.checkpoint_callback_class": (None,),
-    "algorithm.use_kl_in_reward": (False,),
-    "algorithm.rollout_correction.rollout_is": (None,),
-    "algorithm.rollout_correction.rollout_rs": (None,),
     "algorithm.use_pf_ppo": (False,),
-    "actor_rollout_ref.actor.use_kl_loss": (False,),
     "actor_rollout_ref.actor.strategy": ("fsdp2",),
     "actor_rollout_ref.actor.checkpoint.async_save": (False,),
     "actor_rollout_ref.model.use_fused_kernels": (False,),
@@ -31,8 +27,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "reward.reward_model.enable": (False,),
     "transfer_queue.backend.storage_backend": ("SimpleStorage",),
     "distillation.enabled": (False,),
-    "trainer.save_freq": (-1, 0),
-    "trainer.resume_mode": ("auto", "disable"),
     "trainer.critic_warmup": (0,),
     "trainer.log_val_generations": (0,),
     "actor_rollout_ref.hybrid_engine": (True,),

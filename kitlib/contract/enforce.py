@@ -66,9 +66,9 @@ class StageOwner(Protocol):
 def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Make a method a stage of the contract.
 
-    Begin and end go to `self.on_stage`; the seconds of a stage that succeeds are added to `self.timing_raw[timer]`. With `self.strict`, the
-    fields that the contract requires are checked on every row of the batch handle before the call (reads) and on the
-    handle that comes back after it (writes); a missing one raises ContractError.
+    Begin and end go to `self.on_stage`; the seconds of a stage that succeeds are added to `self.timing_raw`. With
+    `self.strict`, the fields that the contract requires are checked on every row of the batch handle before the call
+    (reads) and on the handle that comes back after it (writes); a missing one raises ContractError.
     """
     spec = STAGES[name]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config, require_supported
+from kitlib.contract import needs
 from kitlib.dataset import create_dataloaders
 from kitlib.models import load_causal_lm, load_tokenizer
 from kitlib.replay_buffer import ReplayBuffer
@@ -20,7 +21,8 @@ from kitlib.rollout.manager import device_of
 from kitlib.transfer_queue import QueueProtocol, TransferQueue
 from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
-from kitlib.workers.worker_group import LocalWorkerGroup
+from kitlib.workers.reference import ReferenceWorker
+from kitlib.workers.worker_group import LocalWorkerGroup, ReferenceWorkerGroup
 
 if TYPE_CHECKING:
     from kitlib.trainer.base import PPOTrainer
@@ -37,12 +39,15 @@ class Parts:
     total_training_steps: int
     llm_server_manager: LLMServerManager
     actor_rollout_wg: LocalWorkerGroup
+    ref_policy_wg: ReferenceWorkerGroup | None
     checkpoint_manager: CheckpointEngineManager
 
     def close(self) -> None:
         """End the servers' threads, then the workers' process group."""
         self.llm_server_manager.close()
         self.actor_rollout_wg.close()
+        if self.ref_policy_wg is not None:
+            self.ref_policy_wg.close()
 
 
 def make_queue(config: Config) -> TransferQueue:
@@ -65,12 +70,10 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
     config.update("actor_rollout_ref.actor.optim.total_training_steps", num_updates, "the number of updates of the run")
     servers = LLMServerManager(config, tokenizer)
     try:
-        model = load_causal_lm(config.actor_rollout_ref.model.path)
-        worker = ActorRolloutRefWorker(config, model, device_of(config.trainer.device))
+        actor, reference = build_workers(config, tq)
     except BaseException:
         servers.close()
         raise
-    actor = LocalWorkerGroup(worker, tq)
     return Parts(
         tokenizer=tokenizer,
         train_dataloader=train_dataloader,
@@ -79,10 +82,24 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
         total_training_steps=steps,
         llm_server_manager=servers,
         actor_rollout_wg=actor,
+        ref_policy_wg=reference,
         checkpoint_manager=CheckpointEngineManager(
             actor, servers.replicas, backend=config.actor_rollout_ref.rollout.checkpoint_engine.backend
         ),
     )
+
+
+def build_workers(config: Config, tq: QueueProtocol) -> tuple[LocalWorkerGroup, ReferenceWorkerGroup | None]:
+    """The actor, and the frozen reference if the config asks for a KL."""
+    path, device = config.actor_rollout_ref.model.path, device_of(config.trainer.device)
+    actor = LocalWorkerGroup(ActorRolloutRefWorker(config, load_causal_lm(path), device), tq)
+    if not needs("compute_ref_log_prob", config).runs:
+        return actor, None
+    try:
+        return actor, ReferenceWorkerGroup(ReferenceWorker(config, load_causal_lm(path), device), tq)
+    except BaseException:
+        actor.close()
+        raise
 
 
 def build_agent_loop_manager(config: Config, trainer: PPOTrainer) -> AgentLoopManagerTQ:

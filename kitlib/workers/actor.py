@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
 
-from kitlib.transfer_queue import jagged
 from kitlib.workers.bridge import fetches, setting
 from kitlib.workers.engine import FSDPEngine
 from kitlib.workers.engine.scoring import TokenScores
 from kitlib.workers.errors import WorkerError
 from kitlib.workers.losses import LossOutput, ppo_loss
-from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows, micro_batch_indices, split_to
+from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows
+from kitlib.workers.worker import Worker
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,7 +39,7 @@ RESPONSE_COLUMNS = ("response_mask", "loss_mask", "old_log_probs", "advantages")
 OPTIONAL_COLUMNS = ("ref_log_prob", "rollout_is_weights")
 
 
-class ActorRolloutRefWorker:
+class ActorRolloutRefWorker(Worker):
     """Policy, optimizer and the two calls that the trainer makes.
 
     Args:
@@ -61,39 +60,16 @@ class ActorRolloutRefWorker:
             gradient_checkpointing=config.actor_rollout_ref.model.enable_gradient_checkpointing,
         )
 
-    @property
-    def dp_size(self) -> int:
-        """Number of data-parallel ranks."""
-        return self.engine.dp_size
-
     @fetches(*SEQUENCE_COLUMNS)
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
         """Score every response token with the current policy.
 
         Reads input_ids, position_ids [S], prompts [P], responses [R]; settings temperature and calculate_entropy.
-        Writes `log_probs` and, with calculate_entropy, `entropy`: jagged float32 [S], the value at t belongs to token
-        t + 1.
-
-        Differs: verl fills all S positions; here the positions that predict prompt tokens (and the last, which predicts
-        nothing) are 0: no stage reads them, and they would cost the output head once more.
+        Writes `log_probs` and, with calculate_entropy, `entropy`: see Worker.score.
         """
         rows = Rows.from_tensordict(data, (), self.engine.device)
-        temperature, with_entropy = setting(data, "temperature", 1.0), setting(data, "calculate_entropy", False)
-        columns = {
-            name: torch.zeros(rows.sequence["input_ids"].shape, device=self.engine.device)
-            for name in ("log_probs", "entropy")
-        }
-        for index in self._infer_micro_batches(rows):
-            micro = rows.take(index)
-            chosen = micro.response_grid()
-            scores = self.engine.infer(micro, chosen, temperature, with_entropy)
-            row, position = micro.positions(chosen)
-            columns["log_probs"][index[row], position] = scores.log_probs
-            if scores.entropy is not None:
-                columns["entropy"][index[row], position] = scores.entropy
-        if not with_entropy:
-            del columns["entropy"]
-        return TensorDict({name: _to_jagged(column, rows) for name, column in columns.items()}, batch_size=[len(rows)])
+        with_entropy = setting(data, "calculate_entropy", False)
+        return self.score(rows, self._infer_micro_batches(rows), setting(data, "temperature", 1.0), with_entropy)
 
     @fetches(*SEQUENCE_COLUMNS, *RESPONSE_COLUMNS, optional=OPTIONAL_COLUMNS)
     def update_actor(self, data: TensorDict) -> dict[str, float]:
@@ -147,10 +123,6 @@ class ActorRolloutRefWorker:
         """Put kept weights back; the optimizer state stays."""
         self.engine.restore_weights(name)
 
-    def close(self) -> None:
-        """Release the process group."""
-        self.engine.close()
-
     # Cutting
 
     def _mini_batches(self, rows: Rows, data: TensorDict) -> Iterator[Rows]:
@@ -171,7 +143,7 @@ class ActorRolloutRefWorker:
 
     def _infer_micro_batches(self, rows: Rows) -> list[Tensor]:
         rollout = self.rollout
-        return self._micro_batches(
+        return self.micro_batches(
             rows,
             rollout.log_prob_micro_batch_size_per_gpu,
             rollout.log_prob_max_token_len_per_gpu if rollout.log_prob_use_dynamic_bsz else None,
@@ -179,16 +151,11 @@ class ActorRolloutRefWorker:
 
     def _train_micro_batches(self, rows: Rows) -> list[Tensor]:
         actor = self.actor
-        return self._micro_batches(
+        return self.micro_batches(
             rows,
             actor.ppo_micro_batch_size_per_gpu,
             actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None,
         )
-
-    def _micro_batches(self, rows: Rows, micro_batch_size: int | None, max_token_len: int | None) -> list[Tensor]:
-        pieces = micro_batch_indices(rows.seq_lens, micro_batch_size, max_token_len)
-        most = self.engine.all_reduce(torch.tensor(len(pieces), device=self.engine.device), dist.ReduceOp.MAX)
-        return split_to(pieces, int(most))
 
     # One optimizer step
 
@@ -249,8 +216,3 @@ class MetricSums:
 def _to_response(flat: Tensor, chosen: Tensor) -> Tensor:
     """Values [num_chosen] at their places in [num_rows, max R], zero elsewhere."""
     return torch.zeros(chosen.shape, device=flat.device).index_put(chosen.nonzero(as_tuple=True), flat)
-
-
-def _to_jagged(column: Tensor, rows: Rows) -> Tensor:
-    """A column [num_rows, max S] as jagged [num_rows, S] on the CPU, where the queue keeps it."""
-    return jagged([row[:num] for row, num in zip(column.cpu(), rows.seq_lens.tolist(), strict=True)])

@@ -14,6 +14,7 @@ from torch import Tensor
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.bridge import call_by_meta
+from kitlib.workers.reference import ReferenceWorker
 
 
 class LocalWorkerGroup:
@@ -66,4 +67,22 @@ class LocalWorkerGroup:
 
     def close(self) -> None:
         """End the workers."""
+        self.worker.close()
+
+
+class ReferenceWorkerGroup:
+    """The reference worker of this process."""
+
+    def __init__(self, worker: ReferenceWorker, tq: QueueProtocol) -> None:
+        self.worker = worker
+        self.tq = tq
+
+    def compute_ref_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Overwrite `log_probs` of the rows of `batch` with the reference's; see ReferenceWorker."""
+        meta = call_by_meta(self.tq, self.worker.compute_ref_log_prob, batch)
+        assert isinstance(meta, KVBatchMeta)
+        return meta
+
+    def close(self) -> None:
+        """End the worker."""
         self.worker.close()

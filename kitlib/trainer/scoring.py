@@ -1,0 +1,73 @@
+"""The stages that score tokens: old log-prob and reference.
+
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_old_log_prob and _compute_ref_log_prob. The worker
+scores whole sequences; the driver cuts out the response.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+
+from kitlib.algos import agg_loss
+from kitlib.contract import stage
+from kitlib.trainer.driver import Driver
+from kitlib.trainer.metrics import rollout_probs_diff
+from kitlib.transfer_queue import KVBatchMeta, padded
+from kitlib.workers.padding import response_from_nested
+from kitlib.workers.worker_group import LocalWorkerGroup, ReferenceWorkerGroup
+
+
+class Scoring(Driver):
+    """Log-probs of what was sampled, under the policy and under the reference."""
+
+    actor_rollout_wg: LocalWorkerGroup
+    ref_policy_wg: ReferenceWorkerGroup | None
+
+    @stage("compute_old_log_prob")
+    def compute_old_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `old_log_probs` [R] and `entropy` [R]: each response token under the policy before this update.
+
+        The worker scores whole sequences into `log_probs` and `entropy` [S]; the driver cuts out the response. With
+        `algorithm.rollout_correction.bypass_mode` the rollout's own log-probs are taken and no model runs.
+        Metrics: actor/entropy, training/rollout_probs_diff_*.
+        """
+        if self.config.algorithm.rollout_correction.bypass_mode:
+            self.push(batch, old_log_probs=self.pull(batch, "rollout_log_probs")["rollout_log_probs"])
+            return batch
+
+        self.tell_workers(batch, calculate_entropy=True, compute_loss=False)
+        self.actor_rollout_wg.compute_log_prob(batch)
+        data = self.pull(batch, "log_probs", "entropy", "response_mask", "rollout_log_probs")
+        mask = data["response_mask"]
+        response = {
+            "old_log_probs": response_from_nested(data["log_probs"], mask),
+            "entropy": response_from_nested(data["entropy"], mask),
+        }
+        self._log_prob_metrics(response, data)
+        return self.push(batch, **response)
+
+    def _log_prob_metrics(self, response: dict[str, torch.Tensor], data: TensorDict) -> None:
+        actor = self.config.actor_rollout_ref.actor
+        mask = padded(data["response_mask"])  # [num_rows, max R]
+        entropy = agg_loss(
+            padded(response["entropy"]), mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor
+        )
+        self.metrics["actor/entropy"] = entropy.item()
+        if "rollout_log_probs" in data:
+            self.metrics.update(
+                rollout_probs_diff(padded(data["rollout_log_probs"]), padded(response["old_log_probs"]), mask)
+            )
+
+    @stage("compute_ref_log_prob")
+    def compute_ref_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `ref_log_prob` [R]: each response token under the frozen reference policy.
+
+        Runs when `actor.use_kl_loss` or `algorithm.use_kl_in_reward` is on. The worker overwrites `log_probs`.
+        """
+        assert self.ref_policy_wg is not None, "no reference policy: the config asks for no KL"
+        self.tell_workers(batch, calculate_entropy=False, compute_loss=False)
+        self.ref_policy_wg.compute_ref_log_prob(batch)
+        data = self.pull(batch, "log_probs", "response_mask")
+        self.push(batch, ref_log_prob=response_from_nested(data["log_probs"], data["response_mask"]))
+        return batch
