@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import NonTensorStack, TensorDict
 
+from kitlib.replay_buffer import ReplayBuffer
 from kitlib.transfer_queue import TransferQueue, jagged, take_snapshot, watch
 
 TAG = {"status": "success", "prompt_len": 20, "response_len": 30, "seq_len": 50, "global_steps": 1}
@@ -121,6 +123,28 @@ def snapshot_cost(num_keys: int = 100_000, num_fields: int = 30) -> tuple[float,
     return duration, size
 
 
+def wake_up(num_rows: int = 10_000, repeats: int = 21) -> float:
+    """Seconds from the last status update of a prompt to the return of `sample`, with other rows in the queue."""
+    tq, delays = TransferQueue(), []
+    tq.kv_batch_put(keys_of(num_rows), "train", tags=[TAG] * num_rows)
+    for number in range(num_rows // 8):
+        tq.kv_put(f"u{number}", "train", tag={"is_prompt": True, "status": "running", "global_steps": 1})
+    buffer = ReplayBuffer(tq)
+    for number in range(repeats):
+        returned: list[float] = []
+        sample = lambda: (buffer.sample(1, "train", 1), returned.append(time.perf_counter()))  # noqa: B023, E731
+        waiter = threading.Thread(target=sample)
+        waiter.start()
+        while buffer.why_waiting() is None:
+            time.sleep(0.001)
+        time.sleep(0.02)  # it has looked and sleeps
+        began = time.perf_counter()
+        tq.kv_put(f"u{number}", "train", tag={"status": "finished"})
+        waiter.join()
+        delays.append(returned[0] - began)
+    return statistics.median(delays)
+
+
 def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
@@ -162,6 +186,7 @@ def main() -> None:
     show("Cost a key as the queue grows, microseconds", ["keys in the queue", "put", "get"], grown)
     duration, size_mb = snapshot_cost()
     print(f"snapshot of 100,000 keys x 30 fields: {duration * 1e3:.0f} ms, {size_mb:.0f} MB")
+    print(f"last session of a prompt done -> sample returns, 10,000 rows in the queue: {wake_up() * 1e3:.2f} ms")
     if package:
         package.close()
 

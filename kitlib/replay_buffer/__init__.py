@@ -3,7 +3,8 @@
 verl 0.9.1: trainer/ppo/v1/replay_buffer.py. It holds no data: it reads keys and tags from the queue and answers with a
 KVBatchMeta, the names of the rows that the trainer shall use.
 
-    prompts.py       one look at a partition: prompts by status, rows
+    prompts.py       what one look at a partition sees: prompts by status, rows
+    lookout.py       one look after the other, each at what changed
     group_filter.py  groups whose trajectories all score the same (DAPO)
     evictions.py     what is thrown out, why, and its metrics
     buffer.py        ReplayBuffer: waits for what was submitted

@@ -21,7 +21,7 @@ class ReplayBufferAsync(ReplayBuffer):
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """As ReplayBuffer.sample, evicting and replacing what is stale, constant or failed meanwhile."""
         view, metrics = self._wait_until_sampleable(global_steps, partition_id, batch_size)
-        return self._materialize(view, self._oldest(view, batch_size)), metrics
+        return self._materialize(view, view.oldest(batch_size)), metrics
 
     def wait_for_sampleable(
         self, global_steps: int, partition_id: str, target_count: int

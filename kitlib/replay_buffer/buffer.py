@@ -19,6 +19,7 @@ from typing import Any
 from kitlib.replay_buffer.errors import SampleError, SamplerArgumentError
 from kitlib.replay_buffer.evictions import EvictionMetrics, Evictions
 from kitlib.replay_buffer.group_filter import GroupFilter
+from kitlib.replay_buffer.lookout import Lookout, fresh_view
 from kitlib.replay_buffer.prompts import PartitionView
 from kitlib.replay_buffer.waiting import Waiting, WaitReport, explain_wait
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
@@ -86,6 +87,7 @@ class ReplayBuffer:
         self.live_uids = live_uids
         self.give_up_after = give_up_after
         self._filter = GroupFilter(tq, filter_groups_metric) if filter_groups_metric is not None else None
+        self._lookout = Lookout(tq)
         self._waiting: Waiting | None = None
         self._check_arguments()
 
@@ -120,7 +122,7 @@ class ReplayBuffer:
                 if enough and not (filtering and view.in_flight):
                     break
                 waiting.wait()
-        uids = self._oldest(view, batch_size)
+        uids = view.oldest(batch_size)
         if filtering:
             surplus = view.terminal.keys() - set(uids)
             self._clear(view, surplus)
@@ -135,11 +137,11 @@ class ReplayBuffer:
         waiting = self._waiting
         if waiting is None:
             return None
-        return explain_wait(waiting, self.view(waiting.partition_id), self.live_uids)
+        return explain_wait(waiting, fresh_view(self.tq, waiting.partition_id), self.live_uids)
 
     def view(self, partition_id: str) -> PartitionView:
-        """Prompts and rows of a partition as they are now."""
-        return PartitionView.of(partition_id, self.tq.kv_list(partition_id).get(partition_id, {}))
+        """Prompts and rows of a partition as they are now; for the thread that samples, and until its next look."""
+        return self._lookout.look(partition_id)
 
     # Evictions
 
@@ -171,7 +173,9 @@ class ReplayBuffer:
 
     def _clear(self, view: PartitionView, uids: set[str]) -> None:
         if uids:
-            self.tq.kv_clear(keys=view.remove(uids), partition_id=view.partition_id)
+            keys = [*uids, *view.keys_of(uids)]
+            self.tq.kv_clear(keys=keys, partition_id=view.partition_id)
+            view.forget(keys)
 
     def _refill(self, num_prompts: int) -> int:
         if num_prompts and self.refill_fn is not None:
@@ -179,10 +183,6 @@ class ReplayBuffer:
         return num_prompts
 
     # Choice
-
-    def _oldest(self, view: PartitionView, batch_size: int) -> list[str]:
-        terminal = view.terminal
-        return sorted(terminal, key=terminal.__getitem__)[:batch_size]
 
     def _materialize(self, view: PartitionView, uids: list[str]) -> KVBatchMeta:
         """Clear the markers and name the rows. The order of rows is the queue's, not that of the prompts."""

@@ -11,6 +11,7 @@
     cells.py       how the controller describes a value without holding it
     values.py      what happens to Python objects on the way in and out
     arguments.py, parsing.py    checks of arguments, the data_parser of a put
+    journal.py     the change feed: what happened since a reader looked last
     checkpoint.py  save and load
     layout.py      jagged, padded, lengths, list_of_dict_to_tensordict
     snapshot.py    QueueSnapshot: a frozen picture of a queue
@@ -47,6 +48,7 @@ from kitlib.transfer_queue.errors import (
 )
 from kitlib.transfer_queue.events import Event, EventLog, acting_as, read_events
 from kitlib.transfer_queue.explain import GetReport, explain_get, strict_get
+from kitlib.transfer_queue.journal import Changes
 from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensordict, padded
 from kitlib.transfer_queue.local import TransferQueue
 from kitlib.transfer_queue.metadata import KVBatchMeta
@@ -65,6 +67,7 @@ from kitlib.transfer_queue.watched import watch
 
 __all__ = [
     "Cell",
+    "Changes",
     "Event",
     "EventLog",
     "GRPOGroupNSampler",

@@ -16,7 +16,7 @@ here and drops its values there, so a recycled index can show neither an old sta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,11 +37,12 @@ class Partition:
     consumed: dict[str, set[str]] = field(default_factory=dict)  # task -> keys that it was handed
     deep_tags: set[str] = field(default_factory=set)  # keys whose tag holds a container: a copy has to go deeper
 
-    def copy_tags(self) -> dict[str, dict[str, Any]]:
-        """{key: independent copy of its tag} in the order of the keys."""
+    def copy_tags(self, keys: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
+        """{key: independent copy of its tag} of these keys, or of all in their order."""
+        tags = self.tags if keys is None else {key: self.tags[key] for key in keys}
         if not self.deep_tags:
-            return {key: tag.copy() for key, tag in self.tags.items()}
-        return {key: copy_value(tag) if key in self.deep_tags else tag.copy() for key, tag in self.tags.items()}
+            return {key: tag.copy() for key, tag in tags.items()}
+        return {key: copy_value(tag) if key in self.deep_tags else tag.copy() for key, tag in tags.items()}
 
 
 class Controller:

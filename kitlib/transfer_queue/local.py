@@ -38,6 +38,7 @@ from kitlib.transfer_queue.checkpoint import pack, read_checkpoint, references, 
 from kitlib.transfer_queue.columns import split_fields
 from kitlib.transfer_queue.controller import Controller
 from kitlib.transfer_queue.errors import QueueRuntimeError, QueueValueError
+from kitlib.transfer_queue.journal import Changes, Journal, all_of
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.parsing import parse_fields
 from kitlib.transfer_queue.protocol import DataParser, Listing
@@ -64,6 +65,7 @@ class TransferQueue(AsyncTwins):
         self._storage = StorageUnits(num_storage_units)
         self._changed = threading.Condition()  # the one lock, and the bell that rings at every change
         self._version = 0
+        self._journal = Journal()
         self._closed = False
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -134,6 +136,7 @@ class TransferQueue(AsyncTwins):
             self._storage.clear(indexes)
             if indexes:
                 self._ring()
+                self._journal.note(self._version, partition_id, key_list, cleared=True)
 
     def _register(self, keys: Sequence[str], partition_id: str) -> None:
         check_partition(partition_id)
@@ -142,6 +145,7 @@ class TransferQueue(AsyncTwins):
             _, is_new = self._controller.register(partition_id, keys)
             if is_new:
                 self._ring()
+                self._journal.note(self._version, partition_id, keys)
 
     def _publish(
         self, keys: list[str], partition_id: str, blocks: Mapping[str, Block], tags: list[dict[str, Any]] | None
@@ -160,6 +164,7 @@ class TransferQueue(AsyncTwins):
             merged = [tags_of[key] for key in keys]  # never changed in place; the handle copies them
             fields = controller.ready_fields(indexes)
             self._ring()
+            self._journal.note(self._version, partition_id, keys)
         return KVBatchMeta(keys=keys, tags=merged, partition_id=partition_id, fields=fields)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -263,6 +268,23 @@ class TransferQueue(AsyncTwins):
             self._changed.wait_for(lambda: self._version > since or self._closed, timeout)
             return self._version
 
+    def changes(self, since: int, partition_id: str | None = None) -> Changes:
+        """What changed after version `since`, in all partitions or in one; see Changes.
+
+        Everything, with `is_complete`, if the journal does not reach back so far or `since` is no version of this
+        queue.
+        """
+        with self._changed:
+            self._check_open()
+            found = self._journal.read(since, partition_id) if since <= self._version else None
+            partitions = self._controller.partitions
+            if found is None:
+                names = partitions if partition_id is None else {partition_id} & partitions.keys()
+                return all_of({name: partitions[name].copy_tags() for name in names}, self._version)
+            written, cleared = found
+            tags = {name: partitions[name].copy_tags(keys) for name, keys in written.items() if keys}
+            return Changes(self._version, False, tags, cleared)
+
     def snapshot(self, partition_id: str | None = None) -> QueueSnapshot:
         """A frozen picture of all partitions or of one; see take_snapshot."""
         with self._changed:
@@ -293,6 +315,7 @@ class TransferQueue(AsyncTwins):
             self._check_open()
             self._controller, self._storage = controller, storage
             self._ring()
+            self._journal.restart(self._version)
         return metadata
 
     def close(self) -> None:
@@ -302,6 +325,7 @@ class TransferQueue(AsyncTwins):
             self._controller = Controller()
             self._storage = StorageUnits(len(self._storage.units))
             self._ring()
+            self._journal.restart(self._version)
 
     def _ring(self) -> None:
         self._version += 1

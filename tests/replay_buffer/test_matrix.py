@@ -1,7 +1,7 @@
 """Evictions and refills, enumerated over mode, strategy, group filter and failure.
 
-Each case holds one group of every kind: fresh and good, stale, constant, failed with a row, failed without one. The table
-in kitlib/replay_buffer/__init__.py says which of them go and how many prompts come instead.
+Each case holds one group of every kind: fresh and good, stale, constant, failed with a row, failed without one. The
+table in kitlib/replay_buffer/__init__.py says which of them go and how many prompts come instead.
 """
 
 from __future__ import annotations
