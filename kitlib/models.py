@@ -71,7 +71,7 @@ def load_causal_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> PreT
     """
     from transformers import AutoModelForCausalLM
 
-    with _explained(path, "causal language model"), _no_progress_bars():
+    with _explained(path, "causal language model"), no_progress_bars():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             _source(path), dtype=dtype, local_files_only=_is_local(path), output_loading_info=True
         )
@@ -120,8 +120,8 @@ def _explained(path: str | Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """A bar a load would cut through the progress display of the run."""
+def no_progress_bars() -> Iterator[None]:
+    """The bar of a load or a save of transformers would cut through the progress display of the run."""
     from transformers.utils import logging
 
     was_enabled = logging.is_progress_bar_enabled()

@@ -59,7 +59,8 @@ def train(config: Config, console: Console) -> RunResult:
     """
     run_dir = new_run_dir(config)
     console.print(f"run folder {run_dir}", highlight=False)
-    observers = [FirstStepPresence(console)] if not config.trainer.val_only else []
+    has_queue = config.trainer.use_v1 and not config.trainer.val_only
+    observers = [FirstStepPresence(console)] if has_queue else []
     began = time.perf_counter()
     metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
     result = RunResult(run_dir, metrics, time.perf_counter() - began)
@@ -88,7 +89,7 @@ def _draw(rows: list[dict[str, Any]], run_dir: Path, console: Console) -> None:
     try:
         draw_curve(rows, run_dir / "learning_curve.png")
     except ModuleNotFoundError:
-        console.print("no learning curve: matplotlib is not installed (pip install 'kitlib[notebooks]')")
+        console.print("no learning curve: matplotlib is not installed (pip install matplotlib)")
 
 
 def _table(rows: list[dict[str, Any]], seconds: float) -> Table:

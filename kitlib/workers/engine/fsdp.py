@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from kitlib.models import no_progress_bars
 from kitlib.workers.engine.optim import build_lr_scheduler, build_optimizer
 from kitlib.workers.engine.scoring import TokenScorer, TokenScores
 from kitlib.workers.engine.state import load_engine, save_engine, without_ties
@@ -146,7 +147,8 @@ class FSDPEngine:
         """Write config and weights in Hugging Face format; rank 0 writes, every rank calls."""
         state_dict = without_ties(self.model, self.full_state_dict())
         if self.rank == 0:
-            self.model.save_pretrained(folder, state_dict=state_dict)
+            with no_progress_bars():
+                self.model.save_pretrained(folder, state_dict=state_dict)
 
     def save_checkpoint(self, folder: Path, contents: Collection[str]) -> None:
         """Write weights, optimizer, schedule and random states to a folder, as far as `contents` names them: see
