@@ -47,6 +47,8 @@ class AgentLoopManagerTQ:
             empty leaves the scoring to the trainer.
     """
 
+    worker_class: type[AgentLoopWorkerTQ] = AgentLoopWorkerTQ
+
     def __init__(
         self,
         config: Any,
@@ -62,7 +64,7 @@ class AgentLoopManagerTQ:
         # Each worker encodes with a tokenizer of its own: padding and truncation are a state of the tokenizer, so one
         # that is shared would hand a call the settings of a call on another thread.
         self.workers = [
-            AgentLoopWorkerTQ(config, tq, llm_client, copy.deepcopy(tokenizer), handles[i % len(handles)], self.ledger)
+            self.worker_class(config, tq, llm_client, copy.deepcopy(tokenizer), handles[i % len(handles)], self.ledger)
             for i in range(num_workers)
         ]
         self._threads = [_LoopThread(f"kitlib-agent-loop-{i}", self.ledger) for i in range(num_workers)]

@@ -1,0 +1,45 @@
+"""Settings of V1 that the serial pipeline does not act on.
+
+verl 0.9.1: nothing; its V0 trainer ignores what it does not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kitlib.config import Config, ConfigError
+from kitlib.config.printing import inline
+
+# {setting: values that the serial pipeline acts on}; beside what kitlib.config.support refuses for every pipeline.
+SERIAL: dict[str, tuple[Any, ...]] = {
+    "algorithm.filter_groups.enable": (False,),
+    "algorithm.use_pf_ppo": (False,),
+    "critic.enable": (None, False),
+    "reward.reward_model.enable": (False,),
+    "distillation.enabled": (False,),
+    "trainer.critic_warmup": (0,),
+    "trainer.save_freq": (-1, 0),
+    "trainer.resume_mode": ("auto", "disable"),
+    "trainer.log_val_generations": (0,),
+    "trainer.checkpoint_callback_class": (None,),
+    "kitlib.runtime": ("local",),
+}
+
+
+def require_serial(config: Config) -> None:
+    """Raise one ConfigError with a line for every setting that needs V1."""
+    refused = [
+        f"{key}={inline(config.select(key))} needs trainer.use_v1=true; with false, set {key}={inline(values[0])}"
+        for key, values in SERIAL.items()
+        if config.select(key) not in values
+    ]
+    if config.algorithm.adv_estimator == "gae":
+        refused.append("algorithm.adv_estimator=gae needs a critic and so trainer.use_v1=true: choose grpo")
+    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if prompts % mini_batch:
+        refused.append(
+            f"data.train_batch_size={prompts} is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
+            f"{mini_batch}: with trainer.use_v1=false no padding rows fill the last mini-batch"
+        )
+    if refused:
+        raise ConfigError("\n".join(refused))
