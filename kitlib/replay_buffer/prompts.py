@@ -44,11 +44,13 @@ class PartitionView:
     def update(self, tags: Mapping[str, dict[str, Any]]) -> None:
         """Take in new keys, in order of first write, and new tags of known keys. Raises as `of`."""
         for key, tag in tags.items():
-            self._withdraw(key)
+            is_prompt = tag.get("is_prompt", False)
+            if is_prompt or key not in self.rows:
+                self._withdraw(key)
             if key not in self._place:
                 self._place[key] = self._num_seen
                 self._num_seen += 1
-            if tag.get("is_prompt", False):
+            if is_prompt:
                 self._add_marker(key, tag)
             else:
                 self.rows[key] = tag

@@ -71,8 +71,9 @@ class Journal:
         self._num_keys, self._complete_since = 0, version
 
     def read(self, since: int, partition_id: str | None) -> Notes | None:
-        """Keys written and keys cleared after version `since`; None if that is too long ago. A key that was cleared last
-        is not among the written ones.
+        """Keys written and keys cleared after version `since`; None if that is too long ago.
+
+        A key that was cleared last is not among the written ones.
         """
         if since < self._complete_since:
             return None
