@@ -197,7 +197,7 @@ TASKS: dict[str, Task] = {
             operator="+",
             problems=lambda: _all_pairs("+"),
             draw=lambda rng: _draw_pair("+", rng),
-            stages=(Stage(1200, _at_once(wrong=0.6)),),
+            stages=(Stage(1200, _at_once(wrong=0.75)),),
             max_turns=1,
         ),
         Task(
