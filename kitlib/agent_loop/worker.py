@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ from kitlib.agent_loop.trajectory import (
 )
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout.protocol import RolloutError, ServerClosedError, TokenOutput
-from kitlib.transfer_queue import QueueProtocol, list_of_dict_to_tensordict
+from kitlib.transfer_queue import QueueProtocol, acting_as, list_of_dict_to_tensordict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,8 +97,9 @@ class AgentLoopWorkerTQ:
         for row in _rows(batch):
             default = self.rollout_config.agent.default_agent_loop
             prompts.append((self._loop_called(row.pop("agent_name", default)), row))
-        for loop, row in prompts:
-            self.ledger.spawn(self._run_prompt(loop, row, sampling_params, validate), name="prompt", uid=row["uid"])
+        with acting_as(stage="generate_sequences", worker=threading.current_thread().name.removeprefix("kitlib-")):
+            for loop, row in prompts:  # a task, and what it spawns, keeps the signature of its birth
+                self.ledger.spawn(self._run_prompt(loop, row, sampling_params, validate), name="prompt", uid=row["uid"])
 
     async def _run_prompt(
         self, loop: AgentLoopBase, row: dict[str, Any], sampling_params: dict[str, Any], validate: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +60,9 @@ class StageOwner(Protocol):
     def on_stage(self, record: StageRecord) -> None:
         """Called at the begin (seconds is None) and at the end of each stage."""
 
+    def signed_as(self, name: str) -> AbstractContextManager[None]:
+        """Entered around the method: whoever keeps an event log of the queue signs the calls inside."""
+
     def missing_cells(self, batch: Batch, fields: Sequence[str]) -> list[tuple[str, str]]:
         """Every (key, field) that the queue does not hold; a key that is not there counts with every field."""
 
@@ -83,7 +87,8 @@ def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
             try:
                 if self.strict and batch:
                     _check(self, name, batch, needs(name, self.config).reads, before=True)
-                result = method(self, *args, **kwargs)
+                with self.signed_as(name):
+                    result = method(self, *args, **kwargs)
                 if self.strict:
                     written = _handle((result,)) or batch
                     if written:

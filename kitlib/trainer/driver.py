@@ -6,6 +6,7 @@ verl 0.9.1: the calls of transfer_queue in trainer/ppo/v1/trainer_base.py, and `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from tensordict import TensorDict
 
 from kitlib.config import Config
 from kitlib.contract import StageRecord
-from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, explain_get
+from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, acting_as, explain_get
 from kitlib.workers.bridge import partition_of
 
 
@@ -30,6 +31,10 @@ class Driver:
 
     def on_stage(self, record: StageRecord) -> None:
         """Begin and end of every stage; the trainer keeps the records and tells its observers."""
+
+    def signed_as(self, name: str) -> AbstractContextManager[None]:
+        """The queue calls of a stage carry its name; `watch` records it."""
+        return acting_as(stage=name)
 
     def missing_cells(self, batch: Any, fields: Sequence[str]) -> list[tuple[str, str]]:
         """Every (key, field) that the queue lacks; used by the contract in strict mode."""

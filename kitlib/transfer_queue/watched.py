@@ -7,6 +7,7 @@ Cost: a put describes its columns (dtype and row lengths, no copy), which is a f
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Iterator
@@ -177,15 +178,27 @@ def _note_put(fields: Any, notes: _Notes) -> None:
     if isinstance(fields, TensorDictBase):
         notes.fields = {name: _column(values) for name, values in fields.items()}
     elif isinstance(fields, dict):
-        notes.fields = {name: _column(_as_batch(value)) for name, value in fields.items()}
+        notes.fields = {name: _row(value) for name, value in fields.items()}
     else:
         return  # no fields, or an argument that the queue refused
     notes.num_bytes = sum(column.num_bytes for column in notes.fields.values() if column is not None)
 
 
-def _as_batch(value: Any) -> Any:
+_ONE_OBJECT = Column("object", "object", 1, 0, ())
+
+
+def _row(value: Any) -> Column:
     """A row value of kv_put as a column of one row."""
-    return value.unsqueeze(0) if isinstance(value, torch.Tensor) and not value.is_nested else value
+    if not isinstance(value, torch.Tensor):
+        return _ONE_OBJECT
+    return _column(value) if value.is_nested else _dense(value.dtype, value.shape, 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _dense(dtype: torch.dtype, row_shape: tuple[int, ...], num_rows: int) -> Column:
+    """Rows of one shape. Cached: lengths of trajectories repeat, and a torch dtype is slow to spell."""
+    cell = tensor_cell(dtype, tuple(row_shape))
+    return Column(cell.dtype, cell.layout, num_rows, cell.num_bytes, cell.shape)
 
 
 def _column(values: Any) -> Column:
@@ -197,9 +210,7 @@ def _column(values: Any) -> Column:
         return Column(_name(flat.dtype), "row", len(lengths), flat.itemsize, (), lengths)
     if values.is_nested:
         return Column(_name(values.dtype), "row", values.size(0), 0, ())
-    shape = tuple(values.shape[1:])
-    cell = tensor_cell(values.dtype, shape)
-    return Column(cell.dtype, cell.layout, values.shape[0] if values.dim() else 1, cell.num_bytes, shape)
+    return _dense(values.dtype, values.shape[1:], values.shape[0] if values.dim() else 1)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from tensordict import TensorDict
 from torch import Tensor
 
-from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, strict_get
+from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, acting_as, strict_get
 from kitlib.workers.errors import WorkerError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -55,8 +55,16 @@ def call_by_meta(
     """Run a declared worker method on the rows of `batch`.
 
     A TensorDict result goes back to the queue (tensor columns) and into `extra_info` (the rest) of the returned
-    KVBatchMeta; a dict result is returned as it is. Raises MissingFieldsError if a row lacks a declared field.
+    KVBatchMeta; a dict result is returned as it is. Calls to the queue are signed with the worker's name. Raises
+    MissingFieldsError if a row lacks a declared field.
     """
+    with acting_as(worker=_worker_of(method)):
+        return _call_by_meta(tq, method, batch)
+
+
+def _call_by_meta(
+    tq: QueueProtocol, method: Callable[[TensorDict], Any], batch: KVBatchMeta
+) -> KVBatchMeta | dict[str, Any]:
     data = fetch(tq, method, batch)
     for name, value in (batch.extra_info or {}).items():
         data.set_non_tensor(name, value)
@@ -69,6 +77,12 @@ def call_by_meta(
     meta = tq.kv_batch_put(keys=batch.keys, partition_id=partition_of(batch), fields=fields)
     meta.extra_info = {**(batch.extra_info or {}), **others}
     return meta
+
+
+def _worker_of(method: Callable[..., Any]) -> str:
+    """The name with which the worker signs its calls: verl's class name, such as ActorRolloutRefWorker."""
+    owner = getattr(method, "__self__", None)
+    return str(method.__name__) if owner is None else type(owner).__name__
 
 
 def fetch(tq: QueueProtocol, method: Callable[..., Any], batch: KVBatchMeta) -> TensorDict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -73,9 +74,14 @@ class Owner:
     global_steps: int = 3
     timing_raw: dict[str, float] = field(default_factory=dict)
     records: list[StageRecord] = field(default_factory=list)
+    signed: list[str] = field(default_factory=list)
 
     def on_stage(self, record: StageRecord) -> None:
         self.records.append(StageRecord(**vars(record)))
+
+    def signed_as(self, name: str) -> AbstractContextManager[None]:
+        self.signed.append(name)
+        return nullcontext()
 
     def missing_cells(self, batch: Batch, fields: tuple[str, ...]) -> list[tuple[str, str]]:
         return [(key, name) for key in batch.keys for name in fields if name not in self.rows.get(key, set())]
@@ -98,6 +104,7 @@ def test_a_stage_is_timed_and_recorded() -> None:
     assert end.seconds is not None
     assert end.error is None
     assert owner.timing_raw["adv"] == pytest.approx(end.seconds)
+    assert owner.signed == ["compute_advantage"]
 
 
 def test_a_missing_read_names_field_key_and_writer_before_the_stage_runs() -> None:
