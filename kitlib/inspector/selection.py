@@ -10,7 +10,7 @@ is_prompt) and padding rows are those that trainer/ppo/padding_utils.py marks wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -85,10 +85,15 @@ def select(snapshot: QueueSnapshot, partition_id: str, batch: KVBatchMeta | None
     kinds: dict[str, list[int]] = {"row": [], "marker": [], "stray": []}
     has_fields: np.ndarray = partition.present.sum(axis=1) > 0  # [num_keys]
     for i, (key, tag) in enumerate(zip(partition.keys, partition.tags, strict=True)):
-        kinds[
-            "marker" if tag.get("is_prompt") else "row" if is_trajectory_key(key) or has_fields[i] else "stray"
-        ].append(i)
+        kinds[kind_of(key, tag, has_fields[i])].append(i)
     return Selection(partition, tuple(kinds["row"]), tuple(kinds["marker"]), tuple(kinds["stray"]))
+
+
+def kind_of(key: str, tag: Mapping[str, Any], has_field: bool) -> str:
+    """`marker`, `row` or `stray`: what a key of a partition is."""
+    if tag.get("is_prompt"):
+        return "marker"
+    return "row" if is_trajectory_key(key) or has_field else "stray"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""What a click on a cell tells: what lies there, who wrote it, and on request what it is.
+
+verl 0.9.1 has no counterpart. Dtype, shape and tags come from a snapshot; the writer from the event log of a watched
+queue (kitlib.transfer_queue.watch), else from the contract; values only from a live queue, one cell at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from kitlib.contract import FIELDS
+from kitlib.inspector.judgement import writers
+from kitlib.inspector.render.printable import printable, value_of
+from kitlib.inspector.render.wording import count, joined
+from kitlib.inspector.shapes import describe_cells, size_text
+from kitlib.inspector.tags import describe_tags
+from kitlib.inspector.widgets.feed import Feed
+from kitlib.transfer_queue import PartitionSnapshot, acting_as
+
+MAX_TEXT = 1500  # characters of a value
+NUM_HEAD, NUM_TAIL = 24, 8  # numbers shown of a long tensor
+TOKEN_FIELDS = ("prompts", "responses", "input_ids")
+
+Facts = list[tuple[str, str]]  # (label, text), printable
+
+
+def describe(feed: Feed, part: PartitionSnapshot | None, key: str | None, field: str) -> Facts:
+    """The facts of one cell; field "" asks for the row alone."""
+    if part is None or key is None or key not in part:
+        return [("gone", "the row is no longer in the queue")]
+    facts = [("tags", describe_tags([part.tag_of(key)])), ("fields", f"{len(part.fields_of(key))} on this row")]
+    if not field:
+        return _shown(facts)
+    cell = part.cell(key, field)
+    looks = "absent" if cell is None else f"{describe_cells([cell])}, {size_text(cell.num_bytes)}"
+    meaning = [("meaning", FIELDS[field].meaning)] if field in FIELDS else []
+    return _shown([("holds", looks), ("written", _written(feed, part, key, field)), *meaning, *facts])
+
+
+def _written(feed: Feed, part: PartitionSnapshot, key: str, field: str) -> str:
+    """Who wrote the cell, when, and how often, as far as it is known."""
+    log = getattr(feed.tq, "log", None)
+    writes = [] if log is None else log.provenance(part.partition_id, key, field)
+    if writes:
+        event = writes[-1].event
+        who = ", ".join(f"{name} {value}" for name, value in event.who.items()) or f"thread {event.thread}"
+        again = f"; {count(len(writes), 'write')} since the key was put" if len(writes) > 1 else ""
+        return f"by {who}, {time.time() - event.started_at:.1f} s ago{again}"
+    by = joined(writers(field), "or")
+    return f"by {by} (the contract; watch(queue) records who it was)" if by else "not in the contract"
+
+
+def read_value(feed: Feed, partition_id: str, key: str | None, field: str, tokenizer: Any = None) -> Facts:
+    """A few numbers or the text of one cell, read from the live queue."""
+    if feed.tq is None:
+        return [("value", "a recording holds no values")]
+    try:
+        with acting_as(worker="inspector"):
+            data = feed.tq.kv_batch_get([key], partition_id, [field])
+    except (ValueError, RuntimeError) as error:  # the row or its last field is gone, or the queue is closed
+        return _shown([("value", f"cannot be read: {error}")])
+    column = data.get(field, None)
+    if column is None:
+        return [("value", "absent")]
+    if not isinstance(column, torch.Tensor):
+        return _shown([("value", value_of(column.tolist()[0], MAX_TEXT))])
+    row = column.unbind()[0]
+    facts = [("values", _numbers(row))]
+    if field in TOKEN_FIELDS and tokenizer is not None:
+        facts.append(("text", value_of(tokenizer.decode(row.tolist()), MAX_TEXT)))
+    return _shown(facts)
+
+
+def _numbers(row: torch.Tensor) -> str:
+    """`1 2 3 .. 9  (40 values)`: the first and last numbers of a tensor, and its mean where that says something."""
+    flat = row.detach().reshape(-1)
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in flat.tolist()]
+    if len(texts) > NUM_HEAD + NUM_TAIL:
+        texts = [*texts[:NUM_HEAD], "..", *texts[-NUM_TAIL:]]
+    more = f"  ({count(len(flat), 'value')})" if len(flat) > 1 else ""
+    mean = f"  mean {flat.mean():.4g}" if flat.is_floating_point() and len(flat) > 1 else ""
+    return " ".join(texts) + more + mean
+
+
+def _shown(facts: Facts) -> Facts:
+    return [(label, printable(text)) for label, text in facts]

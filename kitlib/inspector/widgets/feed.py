@@ -1,0 +1,73 @@
+"""Where a widget's pictures come from: a queue that is running, snapshots of one that was, or both.
+
+verl 0.9.1 has no counterpart.
+
+    Feed.of(queue)              live: every change can be seen as it happens
+    Feed.of(queue, recorder)    live, and the time slider goes back over what the recorder kept
+    Feed.of(recording)          whatever has `.snapshots`, or a list of snapshots, or a single one: the slider only
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kitlib.inspector.widgets.need import EmptyRecordingError
+from kitlib.transfer_queue import QueueSnapshot, take_snapshot
+
+POLL_SECONDS = 1.0  # between two looks at a queue that cannot say when it changes (the package on Ray)
+
+
+class Feed:
+    """Pictures of a queue. tq: the live queue, None for a recording. The recording may still grow."""
+
+    def __init__(self, tq: Any | None, recording: Any) -> None:
+        self.tq = tq
+        self._recording = recording
+
+    @classmethod
+    def of(cls, source: Any, history: Any = None) -> Feed:
+        """The feed of whatever the reader hands in. Raises EmptyRecordingError."""
+        if hasattr(source, "snapshot"):
+            return cls(source, () if history is None else history)
+        recording = (source,) if isinstance(source, QueueSnapshot) else source
+        feed = cls(None, recording)
+        if not feed.moments:
+            raise EmptyRecordingError(f"a {type(source).__name__} without a snapshot: there is nothing to look at")
+        return feed
+
+    @property
+    def is_live(self) -> bool:
+        """True if there is a queue that may still change."""
+        return self.tq is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the queue is closed: its last picture is all there will be."""
+        return bool(getattr(self.tq, "closed", False))
+
+    @property
+    def moments(self) -> Sequence[QueueSnapshot]:
+        """The recorded snapshots, oldest first."""
+        found = getattr(self._recording, "snapshots", self._recording)
+        if isinstance(found, Sequence):
+            return found
+        raise EmptyRecordingError(
+            f"a {type(self._recording).__name__} is neither a queue nor a recording: pass an object with `snapshots`, "
+            "a list of QueueSnapshot, or one"
+        )
+
+    def newest(self) -> QueueSnapshot:
+        """The queue as it is now; of a recording the last moment."""
+        return self.moments[-1] if self.tq is None else take_snapshot(self.tq)
+
+    def wait(self, since: int, timeout: float) -> int:
+        """Sleep until the queue's version exceeds `since`, for at most `timeout` seconds; returns the version.
+
+        A queue without `wait_for_change` is taken to change every POLL_SECONDS; the look at it finds out.
+        """
+        if hasattr(self.tq, "wait_for_change"):
+            return self.tq.wait_for_change(since, timeout)  # type: ignore[union-attr]
+        time.sleep(min(timeout, POLL_SECONDS))
+        return int(time.monotonic() / POLL_SECONDS)

@@ -1,0 +1,86 @@
+"""The panels below the grid: the static views and the sampler's wait, made while somebody has one of them open.
+
+presence   rows that look the same in one line, and the sentences        (kitlib.inspector.presence)
+groups     which groups teach something?                                 (kitlib.inspector.group_board)
+waiting    what a callable says, such as ReplayBuffer.why_waiting; refreshed every second
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from kitlib.inspector.group_board_view import group_board
+from kitlib.inspector.presence_view import presence
+from kitlib.inspector.render.printable import printable
+from kitlib.inspector.view import View
+from kitlib.inspector.widgets.pace import Pace
+
+if TYPE_CHECKING:
+    from kitlib.inspector.widgets.desk import Desk
+
+CELL = "cell"  # the panel of the clicked cell, which the browser fills by itself
+
+
+class Panels:
+    """Which panels the views have open, and what is new for them.
+
+    n: sessions a prompt should have, for the group board. why_waiting: returns a View, anything with `str`, or None.
+    """
+
+    def __init__(self, n: int | None = None, why_waiting: Callable[[], Any] | None = None) -> None:
+        self._n, self._why_waiting = n, why_waiting
+        self._open: dict[str, str] = {}  # view -> panel
+        self._paces: dict[str, Pace] = {name: Pace() for name in ("presence", "groups", "waiting")}
+
+    @property
+    def names(self) -> list[str]:
+        """The panels that can be opened."""
+        return [CELL, "presence", "groups", *(["waiting"] if self._why_waiting is not None else [])]
+
+    def choose(self, view: str, name: str) -> None:
+        """A view opened this panel in place of another; it will be made anew."""
+        self._open[view] = name
+        if name in self._paces:
+            self._paces[name] = Pace()
+            self._paces[name].request()
+
+    def forget(self, view: str) -> None:
+        """A view is gone."""
+        self._open.pop(view, None)
+
+    def invalidate(self) -> None:
+        """The queue changed."""
+        for pace in self._paces.values():
+            pace.request()
+
+    def news(self, desk: Desk) -> Iterator[tuple[str, str]]:
+        """(panel, HTML) of the open panels that are behind and may be made again."""
+        for name in sorted({*self._open.values()} & self._paces.keys()):
+            if name == "waiting":
+                self._paces[name].request()  # seconds pass, though the queue stands still
+            if self._paces[name].is_due():
+                with self._paces[name]:
+                    html = self._html(name, desk)
+                yield name, html
+
+    def _html(self, name: str, desk: Desk) -> str:
+        try:
+            if name == "presence":
+                return presence(desk.snapshot, desk.stage, desk.config, desk.partition_id).html()
+            if name == "groups":
+                is_now = desk.feed.is_live and desk.is_following and not desk.feed.has_ended
+                source = desk.feed.tq if is_now else desk.snapshot
+                return group_board(source, self._n, desk.config, desk.partition_id).html()  # type: ignore[arg-type]
+            assert self._why_waiting is not None, "offered only with a callable"
+            said = self._why_waiting()
+            return said.html() if isinstance(said, View) else _pre("nothing is waiting" if said is None else str(said))
+        except Exception as error:  # noqa: BLE001 - the callable is the reader's, and a panel must not stop the grid
+            return _pre(f"{type(error).__name__}: {error}")
+
+
+def _pre(text: str) -> str:
+    """Plain text as HTML, line breaks kept."""
+    lines = "\n".join(escape(printable(line)) for line in text.splitlines())
+    return f'<pre style="margin:0;white-space:pre-wrap">{lines}</pre>'

@@ -1,0 +1,181 @@
+"""JupyterLab and a headless Chromium, for tests and for bench/widget.py.
+
+One server and one browser serve all tests of a session; a test gets its own notebook, kernel and page. Settings,
+workspaces and runtime files lie in a folder of their own, so nothing of the reader's Jupyter is touched.
+
+Traps that this file steps around: "Run all" from the menu is lost while a kernel starts, so cells are run by command
+once the session is ready; `page.evaluate` has no timeout of its own, so nothing that may hang is awaited in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "kitlib"
+SECONDS = 30  # for anything that a page does
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+RUN_CELL = """async (index) => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  panel.content.deselectAll();
+  panel.content.activeCellIndex = index;
+  return await window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+READY = """async () => {
+  await window.jupyterapp.restored;
+  await window.jupyterapp.shell.currentWidget.context.sessionContext.ready;
+}"""
+NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
+
+
+def chromium() -> str | None:
+    """The path of an installed Chromium or Chrome."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def why_not() -> str:
+    """Why browser tests cannot run here, "" if they can."""
+    missing = [name for name in ("playwright", "jupyterlab", "anywidget") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed: pip install kitlib[notebooks,dev]"
+    return "" if chromium() else f"no Chromium on this machine (looked for {', '.join(CHROMIUM_NAMES)})"
+
+
+class Lab:
+    """A running JupyterLab whose notebooks lie in `folder / nb`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notebooks = folder / "nb"
+        self.notebooks.mkdir(parents=True)
+        news = folder / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        news.parent.mkdir(parents=True)
+        news.write_text(NO_NEWS)
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        log = (folder / "lab.log").open("wb")
+        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}"]
+        command += ["--ServerApp.port_retries=0", "--allow-root", f"--ServerApp.root_dir={self.notebooks}"]
+        command += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
+        self._process = subprocess.Popen(
+            command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        log.close()
+        self._wait_until_up()
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        own = {name: str(self.folder / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
+        own |= {"JUPYTER_DATA_DIR": str(self.folder / "data"), "IPYTHONDIR": str(self.folder / "ipython")}
+        own |= {"JUPYTERLAB_SETTINGS_DIR": str(self.folder / "settings")}
+        own |= {"JUPYTERLAB_WORKSPACES_DIR": str(self.folder / "workspaces")}
+        return {**os.environ, **own, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                self.api("GET", "status")
+            except OSError:
+                time.sleep(0.2)
+            else:
+                return
+        raise RuntimeError(f"JupyterLab did not start:\n{(self.folder / 'lab.log').read_text()[-2000:]}")
+
+    def api(self, method: str, path: str) -> Any:
+        """One call of the server's REST interface."""
+        request = urllib.request.Request(f"{self.base}/api/{path}?token={TOKEN}", method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def write(self, name: str, cells: Sequence[str]) -> None:
+        """A notebook with these code cells."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.notebooks / f"{name}.ipynb")
+
+    def end_kernels(self) -> None:
+        """Stop every kernel: they outlive their page."""
+        for session in self.api("GET", "sessions"):
+            self.api("DELETE", f"sessions/{session['id']}")
+
+    def close(self) -> None:
+        """Stop the server with everything that it started."""
+        self.end_kernels()
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(timeout=10)
+
+
+class Notebook:
+    """An open notebook in a page of the browser."""
+
+    def __init__(self, lab: Lab, browser: Any, name: str, cells: Sequence[str]) -> None:
+        self.lab, self.name = lab, name
+        lab.write(name, cells)
+        self.page = browser.new_page(viewport={"width": 1500, "height": 1100})
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.open()
+
+    def open(self) -> None:
+        """Load the page and wait for the kernel."""
+        self.page.goto(f"{self.lab.base}/lab/tree/{self.name}.ipynb?token={TOKEN}&reset")
+        self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        self.page.evaluate(READY)
+
+    def run(self, index: int) -> None:
+        """Run a cell to its end. AssertionError if it raises."""
+        assert self.page.evaluate(RUN_CELL, index), f"cell {index} raised: {self.output(index)}"
+
+    def start(self, index: int) -> None:
+        """Run a cell without waiting for its end."""
+        self.page.evaluate(f"(index) => {{ ({RUN_CELL})(index); }}", index)
+
+    def output(self, index: int) -> str:
+        """The text of a cell's outputs."""
+        return self.page.locator(".jp-Notebook > .jp-WindowedPanel-outer .jp-Cell").nth(index).locator(
+            ".jp-Cell-outputArea"
+        ).inner_text()
+
+    def widget(self, index: int = 0) -> Any:
+        """The index-th grid on the page, once it has been painted."""
+        found = self.page.locator(".kitlib-inspector[data-ready]").nth(index)
+        found.wait_for(state="attached")
+        return found
+
+    def shot(self, path: Path) -> None:
+        """A picture of the page."""
+        self.page.screenshot(path=path)
+
+    def close(self) -> None:
+        """Close the page and its kernel."""
+        self.page.close()
+        self.lab.end_kernels()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
