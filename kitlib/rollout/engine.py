@@ -9,7 +9,7 @@ search, multi-modal input.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class DecodingEngine:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
         self.global_steps = global_steps
+        self.on_join: Callable[[Sequence[Request]], None] = lambda requests: None  # told who gets a row
         self.waiting: deque[Request] = deque()
         self._table = SlotTable(max_num_seqs, max_model_len)
         self._is_eos = np.zeros(self.runner.vocab_size, dtype=bool)
@@ -108,6 +109,7 @@ class DecodingEngine:
         self.runner.move(table.join([batch[i] for i in order], [rows[i] for i in order], [cached[i] for i in order]))
         joined = slice(first, table.num_active)
         table.style[joined] = [self._style_of(batch[i]) for i in order]
+        self.on_join(batch)
         logits = self._prefill(slice(first, first + num_computed))
         if leaders:
             logits = self._copy_prompts(first, num_computed, leaders, logits)

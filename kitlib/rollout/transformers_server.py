@@ -27,6 +27,7 @@ from torch import Tensor
 from kitlib.rollout.admission import Admission
 from kitlib.rollout.engine import DecodingEngine, Finished
 from kitlib.rollout.protocol import RolloutError, ServerClosedError, TokenOutput
+from kitlib.rollout.request_log import RequestLog
 from kitlib.rollout.tickets import Ticket, answer
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class TransformersServer:
             enable_prefix_caching,
             global_steps,
         )
+        self.request_log = RequestLog(name)
+        self._engine.on_join = self.request_log.begin
         self._admission = Admission(self._engine.runner.vocab_size, max_model_len, prompt_length, response_length, seed)
         self._paused = self._rejecting = self._asleep = False  # written by the server's thread
         self._unanswered: set[Ticket] = set()  # all that the thread has taken in; touched by the thread alone
@@ -217,6 +220,7 @@ class TransformersServer:
                 future.set_exception(error)
         if cancelled:
             self._engine.remove(cancelled)
+            self.request_log.end([(ticket.request, None) for ticket in cancelled])
             self._unanswered -= cancelled
         return True
 
@@ -247,6 +251,7 @@ class TransformersServer:
     def _answer(self, finished: list[Finished]) -> None:
         if finished:
             self._unanswered.difference_update(request.owner for request, _ in finished)
+            self.request_log.end(finished)
             answer([(request.owner, output) for request, output in finished])
 
     def _set_state(self, **flags: bool) -> None:
@@ -263,6 +268,7 @@ class TransformersServer:
             verbs, self._verbs = self._verbs, []
         # not what the engine knows: after an exception it may have lost the requests it was about to let in
         answer([(ticket, reason) for ticket in (*self._unanswered, *arrivals)])
+        self.request_log.end_all()
         for _, future in verbs:
             future.set_exception(reason)
         self._engine.free_cache()

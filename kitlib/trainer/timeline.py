@@ -1,0 +1,105 @@
+"""Records the time line of a run: an observer of the stages that also listens to the servers.
+
+verl 0.9.1: none. Works for every mode and for V0:
+
+    recorder = TimelineRecorder()
+    TaskRunner().run(config, observers=[recorder])
+    time_line(recorder.timeline())                       # the picture
+    save_chrome_trace(recorder.timeline(), "trace.json") # for ui.perfetto.dev
+
+A server that keeps no request log (`server.request_log`) has no lane. The lane of a rank is that of the stages that
+run on it: in one process they are calls of the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from kitlib.contract import StageRecord
+from kitlib.inspector.timeline import DRIVER, RANK, Kind, Span, Timeline
+from kitlib.rollout.request_log import RequestLog, RequestRecord
+from kitlib.trainer.observers import Observer
+
+if TYPE_CHECKING:
+    from kitlib.trainer.base import PPOTrainer
+
+WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
+ON_RANKS = {
+    "compute_old_log_prob",
+    "compute_log_prob",
+    "compute_ref_log_prob",
+    "compute_values",
+    "update_critic",
+    "update_actor",
+}
+
+
+class TimelineRecorder(Observer):
+    """Keeps a span of each stage and of each request. One run a recorder."""
+
+    def __init__(self) -> None:
+        self.title = "run"
+        self._spans: list[Span] = []  # appended to by the driver and by the servers' threads
+        self._running: dict[int, RequestRecord] = {}  # requests that have no end yet
+        self._num_ranks = 1
+        self._logs: list[RequestLog] = []
+        self._ended: float | None = None  # of the run
+
+    def timeline(self) -> Timeline:
+        """What was seen so far; requests that still run end now, or with the run.
+
+        Raises EmptyTimelineError before the first stage.
+        """
+        now = self._ended or time.time()
+        open_spans = [_request_span(record, now) for record in list(self._running.values())]
+        return Timeline(self.title, (*self._spans, *open_spans))
+
+    def watch(self, trainer: PPOTrainer) -> None:
+        """Listen to the servers of a trainer from now on; `fit` does it, call it when you run the stages yourself."""
+        assert trainer.parts is not None, "call trainer.init() first"
+        self.title = trainer.trainer_mode
+        self._num_ranks = trainer.actor_rollout_wg.dp_size
+        self._logs = [
+            replica.request_log
+            for replica in trainer.parts.llm_server_manager.get_replicas()
+            if hasattr(replica, "request_log")
+        ]
+        for log in self._logs:
+            log.listeners.append(self.on_request)
+
+    def on_fit_begin(self, trainer: PPOTrainer) -> None:
+        self.watch(trainer)
+
+    def on_fit_end(self, trainer: PPOTrainer) -> None:
+        self._ended = time.time()
+        for log in self._logs:
+            log.listeners.remove(self.on_request)
+
+    def on_stage(self, trainer: PPOTrainer, record: StageRecord) -> None:
+        if record.seconds is None:
+            return
+        self._spans.append(_stage_span(record, DRIVER))
+        if record.stage in ON_RANKS:
+            self._spans += [_stage_span(record, f"{RANK}-{rank}") for rank in range(self._num_ranks)]
+
+    def on_request(self, record: RequestRecord) -> None:
+        """Begin or end of a request, on the server's thread."""
+        if record.seconds is None:
+            self._running[id(record)] = record
+        elif self._running.pop(id(record), None) is not None:
+            self._spans.append(_request_span(record, record.started + record.seconds))
+
+
+def _stage_span(record: StageRecord, lane: str) -> Span:
+    assert record.seconds is not None
+    kind: Kind = "wait" if record.stage in WAITS else "sync" if record.stage == "update_weights" else "work"
+    details: dict[str, Any] = {"rows": record.num_rows} if record.num_rows else {}
+    if record.error is not None:
+        details["error"] = record.error
+    return Span(lane, kind, record.stage, record.started, record.started + record.seconds, record.global_steps, details)
+
+
+def _request_span(record: RequestRecord, ended: float) -> Span:
+    details = {"prompt tokens": record.num_prompt_tokens, "tokens": record.num_tokens, "stop": record.stop_reason}
+    return Span(record.server, "request", record.request_id, record.started, ended, record.global_steps, details)
