@@ -318,6 +318,11 @@ class TransferQueue(AsyncTwins):
             self._journal.restart(self._version)
         return metadata
 
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._closed
+
     def close(self) -> None:
         """Drop everything and end all waits; every later call raises QueueRuntimeError. Closing twice is no error."""
         with self._changed:
