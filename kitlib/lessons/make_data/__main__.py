@@ -47,6 +47,9 @@ def write_rows(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
 
 def make_model(task: Task, folder: Path, progress: Progress) -> list[str]:
     """Train, save and measure on the problems of val. Returns greedy accuracy, sampled accuracy and turns as text."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of save_pretrained, which would cut through ours
     tokenizer = build_tokenizer()
     bar = progress.add_task(f"{task.name}: training", total=task.num_sft_steps)
     model = train(task, tokenizer, on_step=lambda loss: progress.update(bar, advance=1))
