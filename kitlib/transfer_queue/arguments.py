@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from kitlib.transfer_queue.blocks import Block
-from kitlib.transfer_queue.columns import to_block
+from kitlib.transfer_queue.blocks import Block, RowBlock
+from kitlib.transfer_queue.columns import own_copy, to_block
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
 from kitlib.transfer_queue.values import stored_tag
 
@@ -61,9 +61,11 @@ def single_row(name: str, value: Any) -> Block:
     """The block of one row value, as kv_put takes it. QueueValueError for a nested tensor: that has several rows."""
     if not isinstance(name, str):
         raise QueueTypeError(f"the name of a field is a string, not {name!r:.60}")
-    if isinstance(value, torch.Tensor) and value.is_nested:
+    if not isinstance(value, torch.Tensor):
+        return to_block(name, [value], 1)
+    if value.is_nested:
         raise QueueValueError(f"field {name!r} is a nested tensor: use kv_batch_put, a nested tensor has several rows")
-    return to_block(name, value.unsqueeze(0) if isinstance(value, torch.Tensor) else [value], 1)
+    return RowBlock(own_copy(value))
 
 
 def few(values: Sequence[Any]) -> str:

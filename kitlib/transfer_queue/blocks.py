@@ -7,15 +7,15 @@ when the last of its rows is cleared or overwritten.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from tensordict import NonTensorStack
 
-from kitlib.transfer_queue.cells import CellTable, cell_of, describe_values, tensor_cell
+from kitlib.transfer_queue.cells import CellTable
 from kitlib.transfer_queue.values import copy_value
 
 
@@ -27,18 +27,13 @@ class Block(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Bytes of all rows; of objects the shallow size."""
-
     @abstractmethod
     def row(self, number: int) -> Any:
         """One row; a tensor row is a view."""
 
-    def codes(self, table: CellTable) -> list[int]:
-        """The number of the description of every row."""
-        return [table.code(cell_of(self.row(number))) for number in range(len(self))]
+    @abstractmethod
+    def codes(self, table: CellTable) -> int | list[int]:
+        """The number of the description of every row; one number if all rows look the same."""
 
     def join(self, numbers: Sequence[int]) -> torch.Tensor | NonTensorStack:
         """A column of these rows, in this order, that shares nothing with the store."""
@@ -54,15 +49,11 @@ class DenseBlock(Block):
     def __len__(self) -> int:
         return self.values.shape[0]
 
-    @property
-    def num_bytes(self) -> int:
-        return self.values.nbytes
-
     def row(self, number: int) -> torch.Tensor:
         return self.values[number]
 
-    def codes(self, table: CellTable) -> list[int]:
-        return [table.code(tensor_cell(self.values.dtype, tuple(self.values.shape[1:])))] * len(self)
+    def codes(self, table: CellTable) -> int | list[int]:
+        return table.tensor_code(self.values.dtype, self.values.shape[1:])
 
     def join(self, numbers: Sequence[int]) -> torch.Tensor | NonTensorStack:
         chosen = _take(self.values, numbers)
@@ -73,26 +64,38 @@ class DenseBlock(Block):
         return _jagged(chosen.flatten(0, 1), offsets, length, length)
 
 
+class RowBlock(Block):
+    """One tensor row, as a kv_put of a dict brings it: value [*row shape]."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def __len__(self) -> int:
+        return 1
+
+    def row(self, number: int) -> torch.Tensor:
+        return self.value
+
+    def codes(self, table: CellTable) -> int | list[int]:
+        return table.tensor_code(self.value.dtype, self.value.shape)
+
+
 class JaggedBlock(Block):
     """One-dimensional rows of several lengths, one behind the other: values [sum of lengths]."""
 
     def __init__(self, values: torch.Tensor, offsets: list[int]) -> None:
         self.values = values
         self.offsets = offsets  # row i is values[offsets[i] : offsets[i + 1]]
-        self.lengths = [end - start for start, end in pairwise(offsets)]
+        self.lengths = list(map(operator.sub, offsets[1:], offsets))
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def num_bytes(self) -> int:
-        return self.values.nbytes
-
     def row(self, number: int) -> torch.Tensor:
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
-    def codes(self, table: CellTable) -> list[int]:
-        known = {length: table.code(tensor_cell(self.values.dtype, (length,))) for length in set(self.lengths)}
+    def codes(self, table: CellTable) -> int | list[int]:
+        known = {length: table.tensor_code(self.values.dtype, (length,)) for length in set(self.lengths)}
         return [known[length] for length in self.lengths]
 
     def join(self, numbers: Sequence[int]) -> torch.Tensor | NonTensorStack:
@@ -110,17 +113,11 @@ class ListBlock(Block):
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(cell.num_bytes for cell in describe_values(self.values))
-
     def row(self, number: int) -> Any:
         return self.values[number]
 
-    def codes(self, table: CellTable) -> list[int]:
-        cells = describe_values(self.values)
-        known = {cell: table.code(cell) for cell in set(cells)}
-        return [known[cell] for cell in cells]
+    def codes(self, table: CellTable) -> int | list[int]:
+        return table.object_codes(self.values)
 
 
 def join_rows(blocks: Sequence[Block], numbers: Sequence[int]) -> torch.Tensor | NonTensorStack:

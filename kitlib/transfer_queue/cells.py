@@ -8,6 +8,7 @@ training run) while the matrix of numbers can be copied for a snapshot in one go
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,27 +50,14 @@ def cell_of(value: Any) -> Cell:
     return Cell(type(value).__name__, (), "object", num_bytes)
 
 
-def describe_values(values: list[Any]) -> list[Cell]:
-    """cell_of of every value, for columns of many objects that have few types and sizes."""
-    known: dict[tuple[type, int], Cell] = {}
-    cells = []
-    for value in values:
-        if isinstance(value, torch.Tensor | np.ndarray):
-            cells.append(cell_of(value))
-            continue
-        kind = (type(value), sys.getsizeof(value))
-        if kind not in known:
-            known[kind] = cell_of(value)
-        cells.append(known[kind])
-    return cells
-
-
 class CellTable:
     """Descriptions in the order of their first use; a description keeps its number for the life of the table."""
 
     def __init__(self) -> None:
         self.cells: list[Cell] = [ABSENT]
         self._codes: dict[Cell, int] = {ABSENT: 0}
+        self._tensor_codes: dict[tuple[torch.dtype, tuple[int, ...]], int] = {}  # quicker than by Cell
+        self._object_codes: dict[tuple[type, int], int] = {}  # by type and shallow size
         self._num_bytes = np.zeros(1, dtype=np.int64)
 
     def code(self, cell: Cell) -> int:
@@ -78,6 +66,27 @@ class CellTable:
         if code is None:
             code = self._codes[cell] = len(self.cells)
             self.cells.append(cell)
+        return code
+
+    def tensor_code(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+        """The number of a tensor row."""
+        code = self._tensor_codes.get((dtype, shape))
+        if code is None:
+            code = self._tensor_codes[dtype, shape] = self.code(tensor_cell(dtype, tuple(shape)))
+        return code
+
+    def object_codes(self, values: Sequence[Any]) -> list[int]:
+        """The numbers of row values of any kind."""
+        known = self._object_codes
+        try:
+            return [known[kind] for kind in zip(map(type, values), map(sys.getsizeof, values), strict=True)]
+        except KeyError:
+            return [self._object_code(value) for value in values]
+
+    def _object_code(self, value: Any) -> int:
+        code = self.code(cell_of(value))
+        if not isinstance(value, torch.Tensor | np.ndarray):  # of these, type and shallow size do not say enough
+            self._object_codes[type(value), sys.getsizeof(value)] = code
         return code
 
     def num_bytes(self, codes: np.ndarray) -> int:

@@ -20,7 +20,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from kitlib.transfer_queue.blocks import Block, DenseBlock, JaggedBlock, ListBlock
-from kitlib.transfer_queue.cells import Cell, cell_of, describe_values, tensor_cell
+from kitlib.transfer_queue.cells import Cell, cell_of, tensor_cell
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
 from kitlib.transfer_queue.values import ATOMS, stored_value
 
@@ -52,12 +52,12 @@ def _block(column: Any) -> Block:
     if isinstance(column, list):
         if ATOMS.issuperset(map(type, column)):
             return ListBlock(column)
-        return ListBlock([_own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in column])
+        return ListBlock([own_copy(v) if isinstance(v, torch.Tensor) else stored_value(v) for v in column])
     if (flat := flat_jagged(column)) is not None:
-        return JaggedBlock(_own_copy(flat), column.offsets().tolist())
+        return JaggedBlock(own_copy(flat), column.offsets().tolist())
     if column.is_nested:
-        return ListBlock(list(_own_copy(column).unbind()))
-    return DenseBlock(_own_copy(column))
+        return ListBlock(list(own_copy(column).unbind()))
+    return DenseBlock(own_copy(column))
 
 
 def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[Cell]]:
@@ -69,7 +69,7 @@ def describe_fields(fields: TensorDictBase | dict[str, Any]) -> dict[str, list[C
 
 def _describe(column: Any) -> list[Cell]:
     if isinstance(column, list):
-        return describe_values(column)
+        return [cell_of(value) for value in column]
     if (flat := flat_jagged(column)) is not None:
         lengths = column.offsets().diff().tolist()
         known = {length: tensor_cell(flat.dtype, (length,)) for length in set(lengths)}
@@ -80,6 +80,8 @@ def _describe(column: Any) -> list[Cell]:
 
 
 def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
+    if isinstance(column, list) or isinstance(column, torch.Tensor):  # noqa: SIM101 (in this order it is quick)
+        return column
     if isinstance(column, NonTensorStack):
         return column.tolist()
     if isinstance(column, NonTensorData):
@@ -89,23 +91,22 @@ def _row_values(field: str, column: Any) -> torch.Tensor | list[Any]:
             f"field {field!r} is NonTensorData: one value ({column.data!r:.60}) for the whole batch, and the "
             "queue stores a value for every row; put it into KVBatchMeta.extra_info or repeat it with NonTensorStack"
         )
-    if isinstance(column, torch.Tensor | list):
-        return column
     raise QueueTypeError(f"field {field!r} is a {type(column).__name__}, not a tensor or a list")
 
 
 def flat_jagged(column: Any) -> torch.Tensor | None:
     """The values of one-dimensional rows that lie one behind the other: the usual nested column, and the quick case.
 
-    Asks as little as it can: every question to a nested tensor takes longer than the copy of a small column.
+    Looks at the attribute behind `values()`: that call and the question `is_nested` take longer than the copy of a
+    small column.
     """
-    if not hasattr(column, "offsets") or column.lengths() is not None:
+    values = getattr(column, "_values", None)
+    if not isinstance(values, torch.Tensor) or values.dim() != 1 or column.lengths() is not None:
         return None
-    values = column.values()
-    return values if values.dim() == 1 else None
+    return values
 
 
-def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU that shares nothing with the caller, neither memory nor a graph."""
-    detached = tensor.detach()
-    return detached.clone() if detached.device.type == "cpu" else detached.cpu()
+    detached = tensor.detach() if tensor.requires_grad else tensor
+    return detached.clone() if detached.is_cpu else detached.cpu()

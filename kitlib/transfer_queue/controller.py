@@ -112,56 +112,49 @@ class Controller:
 
     # -- production status --------------------------------------------------------------------------------------------
 
-    def publish(self, indexes: Sequence[int], blocks: Mapping[str, Block]) -> None:
-        """Mark these fields of these rows as produced; from now on a get delivers them."""
-        columns = [self._column_of(name) for name in blocks]
-        rows = np.unique(np.asarray(indexes))
-        filled_before, bytes_before = self._count_filled(rows), self._count_bytes(rows, columns)
-        for column, block in zip(columns, blocks.values(), strict=True):
-            self.codes[indexes, column] = block.codes(self.cells)
-        self.num_bytes += self._count_bytes(rows, columns) - bytes_before
-        self.num_filled += self._count_filled(rows) - filled_before
+    def publish(
+        self,
+        indexes: Sequence[int],
+        blocks: Mapping[str, Block],
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Mark these fields of these rows as produced; from now on a get delivers them. Of an index given twice the
+        last row counts.
+
+        Raises QueueFullError, before anything is marked, if there would be more rows with fields or more bytes than
+        the limits say.
+        """
+        rows, columns = np.array(indexes), np.array([self._column_of(name) for name in blocks])
+        codes = np.empty((len(rows), len(columns)), dtype=np.int32)
+        for number, block in enumerate(blocks.values()):
+            codes[:, number] = block.codes(self.cells)
+        if len(set(indexes)) < len(indexes):
+            last = list({index: row for row, index in enumerate(indexes)}.values())
+            rows, codes = rows[last], codes[last]
+        cells = (rows[:, None], columns)
+        num_rows = len(rows) - self._count_filled(rows)
+        num_bytes = self.cells.num_bytes(codes) - self.cells.num_bytes(self.codes[cells])
+        _check_room(num_rows, self.num_filled, "rows", "total_storage_size", max_rows)
+        _check_room(num_bytes, self.num_bytes, "bytes", "max_bytes", max_bytes)
+        self.codes[cells] = codes
+        self.num_filled += num_rows
+        self.num_bytes += num_bytes
 
     def ready_fields(self, indexes: Sequence[int]) -> list[str]:
         """Fields that every one of these rows has, sorted by name."""
-        ready = np.all(self.codes[indexes] > 0, axis=0)
-        return sorted(name for name, column in self.columns.items() if ready[column])
-
-    def _count_new(self, indexes: Sequence[int]) -> int:
-        """How many of these rows have no field yet."""
-        distinct = np.unique(np.asarray(indexes))
-        return len(distinct) - self._count_filled(distinct)
-
-    def check_capacity(
-        self, indexes: Sequence[int], blocks: Mapping[str, Block], max_rows: int | None, max_bytes: int | None
-    ) -> None:
-        """Raise QueueFullError if these rows would exceed a limit; keys with tags only are free."""
-        if max_rows is not None:
-            num_new = self._count_new(indexes)
-            if self.num_filled + num_new > max_rows:
-                raise QueueFullError(
-                    f"Storage capacity exceeded: {self.num_filled} rows + {num_new} new > total_storage_size="
-                    f"{max_rows}; clear rows that are done with kv_clear or raise total_storage_size"
-                )
-        if max_bytes is not None:
-            num_bytes = sum(block.num_bytes for block in blocks.values())
-            if self.num_bytes + num_bytes > max_bytes:
-                raise QueueFullError(
-                    f"Storage capacity exceeded: {self.num_bytes} bytes + {num_bytes} > "
-                    f"max_bytes={max_bytes}; clear rows that are done with kv_clear or raise max_bytes"
-                )
+        is_ready: np.ndarray = self.codes[indexes].all(axis=0)
+        return sorted([name for name, ready in zip(self.columns, is_ready.tolist(), strict=False) if ready])
 
     def _count_filled(self, indexes: Sequence[int] | np.ndarray) -> int:
-        return int((self.codes[indexes] > 0).any(axis=1).sum())
-
-    def _count_bytes(self, rows: np.ndarray, columns: Sequence[int]) -> int:
-        return self.cells.num_bytes(self.codes[rows[:, None], np.asarray(columns)])
+        return int(np.count_nonzero(self.codes[indexes].any(axis=1)))
 
     def _column_of(self, name: str) -> int:
-        column = self.columns.setdefault(name, len(self.columns))
-        if column >= self.codes.shape[1]:
-            self._grow(self.codes.shape[0], 2 * self.codes.shape[1])
-        return column
+        if name not in self.columns:
+            self.columns[name] = len(self.columns)
+            if len(self.columns) > self.codes.shape[1]:
+                self._grow(self.codes.shape[0], 2 * self.codes.shape[1])
+        return self.columns[name]
 
     def _grow(self, num_rows: int, num_columns: int) -> None:
         grown = np.zeros((num_rows, num_columns), dtype=np.int32)
@@ -178,3 +171,11 @@ class Controller:
             partition.tags[key] = tag
             if not is_flat(tag):
                 partition.deep_tags.add(key)
+
+
+def _check_room(num_new: int, num_held: int, what: str, limit_name: str, limit: int | None) -> None:
+    if limit is not None and num_new > 0 and num_held + num_new > limit:
+        raise QueueFullError(
+            f"Storage capacity exceeded: {num_held} {what} + {num_new} new > {limit_name}={limit}; clear rows that are "
+            f"done with kv_clear or raise {limit_name}"
+        )

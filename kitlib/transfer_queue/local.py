@@ -155,9 +155,8 @@ class TransferQueue(AsyncTwins):
             self._check_open()
             indexes, _ = controller.register(partition_id, keys)  # again: somebody may have cleared a key meanwhile
             if blocks:
-                controller.check_capacity(indexes, blocks, self.total_storage_size, self.max_bytes)
+                controller.publish(indexes, blocks, self.total_storage_size, self.max_bytes)
                 self._storage.put(indexes, blocks)
-                controller.publish(indexes, blocks)
             if tags is not None:
                 controller.merge_tags(partition_id, keys, tags)
             tags_of = controller.partitions[partition_id].tags

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kitlib.transfer_queue.blocks import Block, DenseBlock
+from kitlib.transfer_queue.blocks import Block, DenseBlock, RowBlock
 from kitlib.transfer_queue.columns import to_block
 from kitlib.transfer_queue.errors import QueueRuntimeError
 from kitlib.transfer_queue.protocol import DataParser
@@ -40,4 +40,6 @@ def parse_fields(blocks: Mapping[str, Block], data_parser: DataParser | None) ->
 
 
 def _as_batch(block: Block) -> torch.Tensor | list[Any]:
+    if isinstance(block, RowBlock):
+        return block.value.unsqueeze(0)
     return block.values if isinstance(block, DenseBlock) else [block.row(number) for number in range(len(block))]

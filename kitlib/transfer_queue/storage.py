@@ -13,33 +13,38 @@ from kitlib.transfer_queue.blocks import Block
 
 
 class StorageUnit:
-    """For every field, which block holds the value of which global index.
+    """For every global index, which block holds which field of it.
 
-    Not thread-safe: TransferQueue holds its lock around every call. Values are never changed in place: an overwrite
-    points the index to another block, and rows that a reader fetched a moment ago stay what they were.
+    Rows that were written together share one {field: block}; a put to some of them makes a new one for those and
+    leaves the old one alone. Values are never changed in place either: rows that a reader fetched a moment ago stay
+    what they were. Not thread-safe: TransferQueue holds its lock around every call.
     """
 
     def __init__(self) -> None:
-        self._columns: dict[str, dict[int, Block]] = {}
+        self._rows: dict[int, Mapping[str, Block]] = {}
 
-    def put(self, field: str, indexes: Sequence[int], block: Block) -> None:
-        """These rows of the field are in this block from now on."""
-        self._columns.setdefault(field, {}).update(dict.fromkeys(indexes, block))
+    def put(self, indexes: Sequence[int], blocks: Mapping[str, Block]) -> None:
+        """These fields of these rows are in these blocks from now on."""
+        merged: dict[int, tuple[Mapping[str, Block], ...]] = {}  # id of what a row had -> (that, what it has now)
+        for index in indexes:
+            before = self._rows.get(index, NOTHING)
+            if id(before) not in merged:
+                merged[id(before)] = (before, {**before, **blocks})
+            self._rows[index] = merged[id(before)][1]
 
     def get(self, field: str, indexes: Sequence[int]) -> list[Block]:
         """The blocks that hold one field of these rows; other fields are not touched. KeyError for a cell that is not
         there.
         """
-        column = self._columns[field]
-        return [column[index] for index in indexes]
+        return [self._rows[index][field] for index in indexes]
 
     def clear(self, indexes: Sequence[int]) -> None:
         """Drop all fields of these rows."""
-        for field, column in list(self._columns.items()):
-            for index in indexes:
-                column.pop(index, None)
-            if not column:
-                del self._columns[field]
+        for index in indexes:
+            self._rows.pop(index, None)
+
+
+NOTHING: Mapping[str, Block] = {}
 
 
 class StorageUnits:
@@ -54,8 +59,7 @@ class StorageUnits:
         for block in blocks.values():
             block.rows = rows
         for unit, _, own in self._route(indexes):
-            for field, block in blocks.items():
-                unit.put(field, own, block)
+            unit.put(own, blocks)
 
     def get(self, indexes: Sequence[int], fields: Sequence[str]) -> dict[str, tuple[list[Block], list[int]]]:
         """{field: (blocks, row numbers)}: the value of indexes[i] is row numbers[i] of blocks[i]."""

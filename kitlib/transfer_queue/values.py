@@ -24,7 +24,7 @@ def copy_value(value: Any) -> Any:
     if kind in ATOMS:
         return value
     if kind is dict:
-        return {key: copy_value(item) for key, item in value.items()}
+        return value.copy() if is_flat(value) else {key: copy_value(item) for key, item in value.items()}
     if kind is list:
         return [copy_value(item) for item in value]
     return copy.deepcopy(value)
@@ -36,7 +36,7 @@ def stored_value(value: Any) -> Any:
     if kind in ATOMS:
         return value
     if kind is dict:
-        return {key: stored_value(item) for key, item in value.items()}
+        return value.copy() if is_flat(value) else {key: stored_value(item) for key, item in value.items()}
     if kind is list or isinstance(value, tuple | set | frozenset):
         return [stored_value(item) for item in value]
     try:

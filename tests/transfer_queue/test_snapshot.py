@@ -197,7 +197,7 @@ class TestCapacity:
         tq = TransferQueue(max_bytes=100)
         for _ in range(5):
             tq.kv_put("a", "p", {"x": torch.ones(10)})
-        with pytest.raises(QueueFullError, match=r"40 bytes \+ 80 > max_bytes=100"):
+        with pytest.raises(QueueFullError, match=r"40 bytes \+ 80 new > max_bytes=100"):
             tq.kv_put("b", "p", {"x": torch.ones(20)})
         tq.kv_clear("a", "p")
         tq.kv_put("b", "p", {"x": torch.ones(20)})

@@ -40,6 +40,16 @@ def test_clear_drops_rows_and_overwrite_replaces_them() -> None:
         storage.get([0], ["x"])
 
 
+def test_a_put_to_some_rows_of_an_earlier_put_leaves_the_others_alone() -> None:
+    storage = StorageUnits(1)
+    storage.put([0, 1, 2], {"x": block_of(0, 1, 2), "y": block_of(5, 6, 7)})
+    storage.put([1, 3, 1], {"x": block_of(10, 30, 11)})
+    assert rows(storage, [0, 1, 2, 3], "x") == [0, 11, 2, 30]
+    assert rows(storage, [0, 1, 2], "y") == [5, 6, 7]
+    with pytest.raises(KeyError):
+        storage.get([3], ["y"])
+
+
 @pytest.mark.parametrize("how", ["clear", "overwrite", "close"])
 def test_values_are_freed_when_their_last_row_goes(how: str) -> None:
     tq = TransferQueue()
@@ -61,7 +71,7 @@ def test_values_are_freed_when_their_last_row_goes(how: str) -> None:
 def test_a_get_of_one_field_does_not_touch_the_others() -> None:
     tq = TransferQueue()
     tq.kv_put("a", "p", {"x": torch.ones(3), "y": torch.ones(3)})
-    tq._storage.units[0]._columns["y"][0].row = None  # type: ignore[assignment, method-assign]
+    tq._storage.units[0]._rows[0]["y"].row = None  # type: ignore[assignment, method-assign]
     assert tq.kv_batch_get("a", "p", "x")["x"].values().tolist() == [1, 1, 1]
 
 

@@ -116,6 +116,14 @@ class TestPut:
         with pytest.raises(RuntimeError):
             tq.kv_batch_put(["a", "b"], "p", fields, data_parser=lambda data: data["nope"])
 
+    def test_data_parser_sees_the_row_of_a_kv_put_as_a_batch_of_one(self, tq: Any) -> None:
+        seen = {}
+        tq.kv_put("a", "p", {"x": torch.tensor([1, 2]), "o": "3"}, data_parser=lambda data: seen.update(data) or data)
+        if seen:  # the package runs the parser in another process
+            assert (seen["x"].tolist(), list(seen["o"])) == ([[1, 2]], ["3"])
+        data = tq.kv_batch_get("a", "p")
+        assert (lists(data["x"]), list(data["o"])) == ([[1, 2]], ["3"])
+
 
 class TestGet:
     def test_rows_follow_the_order_of_the_keys_and_may_repeat(self, tq: Any) -> None:
