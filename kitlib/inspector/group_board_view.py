@@ -1,7 +1,8 @@
 """The group board: which groups teach something?
 
 verl 0.9.1 has no counterpart; the numbers are GRPO's (kitlib.inspector.groups names the sources). A group teaches
-when its sessions earned different rewards. Left out: staleness and DAPO filtering (they need the sampler's settings).
+when its sessions earned different rewards. What the sampler will drop is marked as far as the config tells: constant
+groups (algorithm.filter_groups with metric reward) and old ones (trainer.v1.sampler). Left out: other metrics.
 
     uid   state     sessions (reward)                size  mean   std    remark
     f3a1  finished  [1] [0] [1] [1] [0] [0] [1] [1]  8/8   0.625  0.518
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from kitlib.inspector.group_remarks import Rules, remarks
 from kitlib.inspector.groups import Group, Session, groups_of
 from kitlib.inspector.markers import STATUS_STATES, stray_note
 from kitlib.inspector.names import ShortNames
@@ -20,7 +22,6 @@ from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, 
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count, listed
 from kitlib.inspector.selection import Filter, select
-from kitlib.inspector.settings import setting
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.values import read_columns
 from kitlib.inspector.view import PAGE_BUDGET, View
@@ -43,6 +44,7 @@ def group_board(
     title: str = "",
     uid: str | None = None,
     status: str | None = None,
+    global_steps: int | None = None,
     budget: int = PAGE_BUDGET,
 ) -> View:
     """One line a uid: its sessions with their rewards, size, length, mean, std, advantage, and what is odd about it.
@@ -53,13 +55,13 @@ def group_board(
             groups unmarked.
     batch:  only the keys of this handle. uid: the beginning of a uid. status: the status of the marker, `sampled`
             when it is gone.
+    global_steps: the trainer's step; groups that are too old for the sampler of `config` are then marked.
     Raises NoSuchPartitionError.
     """
     snapshot = snapshot_of(source)
     selection = select(snapshot, (batch.partition_id if batch is not None else None) or partition_id, batch)
     columns, note = read_columns(source, selection.partition, selection.keys(selection.rows), FIELDS_READ)
-    n = n if n is not None else setting(config, "actor_rollout_ref.rollout.n")
-    board = _Board(groups_of(selection, columns), n, ShortNames.of(snapshot))
+    board = _Board(groups_of(selection, columns), Rules.of(config, n, global_steps), ShortNames.of(snapshot))
     keep = Filter(uid=uid)
     shown = [group for group in board.groups if keep.keeps(group.uid, {}) and status in (None, _state_of(group))]
     odd = [key for key in selection.keys(selection.rows) if not is_trajectory_key(key)]
@@ -87,8 +89,8 @@ def _odd_note(keys: list[str], names: ShortNames) -> str:
 class _Board:
     """The groups and how each is said."""
 
-    def __init__(self, groups: list[Group], n: int | None, names: ShortNames) -> None:
-        self.groups, self.n, self.names = groups, n, names
+    def __init__(self, groups: list[Group], rules: Rules, names: ShortNames) -> None:
+        self.groups, self.rules, self.n, self.names = groups, rules, rules.n, names
         self.has_advantages = any(session.advantage is not None for group in groups for session in group.sessions)
 
     # ------------------------------------------------------------------------------------------------------ first line
@@ -103,6 +105,8 @@ class _Board:
             "single row": sum(len(group.sessions) == 1 for group in scored),
             "short": sum(bool(group.missing_sessions(self.n)) for group in scored),
             "with NaN": sum(group.is_nan for group in scored),
+            "filtered by DAPO": sum(self.rules.is_filtered(group) for group in scored),
+            "stale": sum(bool(self.rules.fate_by_age(group)) for group in self.groups),
         }
         odd = "".join(f"; {number} {word}" for word, number in counts.items() if number)
         state = State.GOOD if teaching == len(scored) else State.WARN if teaching else State.BAD
@@ -145,7 +149,7 @@ class _Board:
             cell(_number(group.mean)),
             cell(_number(group.std())),
             self._advantages(group),
-            self._remark(group),
+            remarks(group, self.rules, self.names),
             cell(state, STATUS_STATES.get(state, State.DIM)),
             cell(_range([session.length for session in group.sessions if session.length is not None])),
             cell(_number(group.std(ddof=0) if len(group.rewards) > 1 else math.nan), State.DIM),
@@ -163,45 +167,6 @@ class _Board:
         if len(distinct) < 3:
             return cell(" / ".join(f"{value:+.2f}" if value else "0" for value in distinct) or "-")
         return cell(f"{distinct[0]:+.2f} .. {distinct[-1]:+.2f}")
-
-    def _remark(self, group: Group) -> Cell:
-        if group.is_padding:
-            return cell("padding: in no group", State.DIM)
-        if not group.sessions:
-            return cell("no row yet", State.DIM)
-        parts: list[Span] = []
-        broken = [
-            session.key for session in group.sessions if session.reward is not None and math.isnan(session.reward)
-        ]
-        if broken:
-            parts.append(
-                Span(
-                    f"NaN reward on {listed([self.names.key(key) for key in broken], 2)}: the whole group becomes NaN",
-                    State.BAD,
-                )
-            )
-        if group.rewards and group.unscored:
-            parts.append(
-                Span(f"no rm_scores on {listed([self.names.key(key) for key in group.unscored], 2)}", State.BAD)
-            )
-        if len(group.sessions) == 1:
-            parts.append(Span("single row: advantage is the raw reward", State.WARN))
-        if group.is_flat:
-            parts.append(Span("no signal: all equal", State.WARN))
-        return Cell((*parts, *self._size_remarks(group)))
-
-    def _size_remarks(self, group: Group) -> list[Span]:
-        parts = []
-        missing = group.missing_sessions(self.n)
-        if missing and len(group.sessions) > 1:
-            parts.append(
-                Span(f"{count(len(missing), 'session')} missing ({listed([str(s) for s in missing], 8)})", State.WARN)
-            )
-        if self.n and (beyond := [s.session_id for s in group.sessions if s.session_id >= self.n]):
-            parts.append(Span(f"session {listed([str(s) for s in beyond])} is beyond n", State.WARN))
-        if any(session.num_outputs > 1 for session in group.sessions):
-            parts.append(Span("of several outputs the last counts", State.DIM))
-        return parts
 
 
 def _chip(session: Session | None, mean: float) -> Span:

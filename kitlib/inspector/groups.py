@@ -44,6 +44,7 @@ class Group:
     status: str | None
     sessions: tuple[Session, ...]
     is_padding: bool = False
+    submitted_at: int | None = None  # trainer step
 
     @property
     def num_rows(self) -> int:
@@ -96,29 +97,28 @@ class Group:
 def groups_of(selection: Selection, columns: Mapping[str, Mapping[str, torch.Tensor]]) -> list[Group]:
     """Every uid of the selection in the order of the queue, padding last; uids that only have a marker are groups
     without rows."""
-    status = {
-        uid_of(key): tag.get("status")
-        for key, tag in zip(selection.keys(selection.markers), selection.tags(selection.markers), strict=True)
-    }
-    outputs: dict[str, dict[int, list[int]]] = {uid: {} for uid in status}
+    markers = zip(selection.keys(selection.markers), selection.tags(selection.markers), strict=True)
+    marker = {uid_of(key): tag for key, tag in markers}
+    outputs: dict[str, dict[int, list[int]]] = {uid: {} for uid in marker}
     for i in selection.rows:
         if is_trajectory_key(key := selection.partition.keys[i]):
             parsed = TrajectoryKey.parse(key)
             outputs.setdefault(parsed.uid, {}).setdefault(parsed.session_id, []).append(i)
-    groups = [_group(uid, status.get(uid), sessions, selection, columns) for uid, sessions in outputs.items()]
+    groups = [_group(uid, marker.get(uid), sessions, selection, columns) for uid, sessions in outputs.items()]
     return sorted(groups, key=lambda group: group.is_padding)
 
 
 def _group(
     uid: str,
-    status: str | None,
+    marker: Mapping[str, Any] | None,
     sessions: dict[int, list[int]],
     selection: Selection,
     columns: Mapping[str, Mapping[str, Any]],
 ) -> Group:
     made = tuple(_session(s, positions, selection, columns) for s, positions in sorted(sessions.items()))
     padding = any(selection.is_padding(i) for positions in sessions.values() for i in positions)
-    return Group(uid, status, made, padding)
+    tag = marker or {}
+    return Group(uid, tag.get("status"), made, padding, tag.get("global_steps"))
 
 
 def _session(

@@ -50,6 +50,7 @@ def presence(
     field: str | None = None,
     missing_only: bool = False,
     show_tags: bool = True,
+    show_off: bool = False,
     collapse: bool = True,
     budget: int = PAGE_BUDGET,
 ) -> View:
@@ -63,6 +64,7 @@ def presence(
     title:    words for the second line, such as "step 3, after compute_old_log_prob".
     uid, status, key, field, missing_only: show less (kitlib.inspector.selection.Filter); the first line still judges
         all.
+    show_off: name the fields that no stage writes under this config.
     collapse: one line for rows with equal presence; False: one line a row.
     Raises UnknownStageError. A partition that does not exist (yet) is said in the first line.
     """
@@ -88,7 +90,7 @@ def presence(
         if str(keep)
         else ""
     )
-    notes = [hidden, *reasons(rows, config), stray_note(selection, rows.names), rows.names.note()]
+    notes = [hidden, *reasons(rows, config, show_off), stray_note(selection, rows.names), rows.names.note()]
     model = ViewModel(
         headline=_headline(partition_id, stage, verdict(rows)),
         facts=facts(rows, title),

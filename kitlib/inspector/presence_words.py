@@ -106,11 +106,12 @@ def narrowing(rows: PresenceRows) -> list[Cell]:
     return [line((f"{call} {outcome}", State.STRONG), reasons)]
 
 
-def reasons(rows: PresenceRows, config: Any) -> list[str]:
-    """Why the stage reads the fields that are missing, who writes them, and which fields the config switches off."""
+def reasons(rows: PresenceRows, config: Any, show_off: bool = False) -> list[str]:
+    """Why the stage reads the fields that are missing and who writes them; with `show_off` also which fields the
+    config switches off."""
     stage = rows.judgement.stage
     said = [_why(stage, field, config) for field in rows.lacking_any(rows.judgement.reads)] if stage else []
-    if rows.judgement.off:
+    if rows.judgement.off and show_off:
         fields = [f"{name} ({short_condition(when)})" if when else name for name, when in rows.judgement.off]
         said.append(f"switched off by {'verl defaults' if config is None else 'this config'}: {'; '.join(fields)}")
     return said

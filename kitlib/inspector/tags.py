@@ -67,7 +67,8 @@ def _statuses(tags: Sequence[Tag]) -> str:
 def _lengths(tags: Sequence[Tag]) -> str:
     prompt, response, whole = (_values(tags, name) for name in ("prompt_len", "response_len", "seq_len"))
     if not (prompt and response):
-        return f"seq_len {_span(whole)}" if whole else ""
+        alone = {"prompt_len": prompt, "response_len": response, "seq_len": whole}
+        return "  ".join(f"{name} {_span(values)}" for name, values in alone.items() if values)
     text = f"len {_span(prompt)}+{_span(response)}"
     agrees = all(_adds_up(tag) for tag in tags if "seq_len" in tag)
     return text if agrees else f"{text}  seq_len {_span(whole)} (not the sum)"

@@ -148,3 +148,33 @@ def test_rows_cleared_while_they_are_read_do_not_shift_rewards() -> None:
     view = group_board(Racing())  # type: ignore[arg-type]
     assert board(view)["f3a1"]["sessions (reward)"] == "[?] [?] [?]"
     assert "rows changed while they were read; not shown: rm_scores, response_mask" in view.text(200)
+
+
+def sampler_config(strategy: str = "drop", filtered: bool = False) -> dict[str, object]:
+    sampler = {"max_off_policy_threshold": 3, "max_off_policy_strategy": strategy}
+    return {
+        "trainer": {"v1": {"trainer_mode": "colocate_async", "sampler": sampler}},
+        "algorithm": {"filter_groups": {"enable": filtered, "metric": "reward"}},
+    }
+
+
+def test_groups_that_the_sampler_will_drop_are_marked() -> None:
+    tq = board_queue({"aaaa": [1, 0], "bbbb": [1, 1], "cccc": [0, 0]})
+    for uid, status, step in (("aaaa", "finished", 2), ("bbbb", "finished", 4), ("cccc", "running", 4)):
+        tq.kv_put(uid, "train", None, {"is_prompt": True, "status": status, "global_steps": step})
+
+    def remark(view: View, uid: str) -> str:
+        (row,) = [row for row in view.model.tables[0].rows if str(row[0]) == uid]
+        return str(row[6])
+
+    view = group_board(tq, 2, sampler_config(filtered=True), global_steps=6)
+    assert remark(view, "aaaa") == "stale: spans 5 weight versions, dropped"
+    assert remark(view, "bbbb") == "no signal: all equal (filtered by DAPO at the next sample)"
+    assert remark(view, "cccc") == "no signal: all equal", "a running group may still change"
+    assert "1 filtered by DAPO" in view.headline and "1 stale" in view.headline
+    plain = group_board(tq, 2, sampler_config(), global_steps=6)
+    assert remark(plain, "bbbb") == "no signal: all equal" and "DAPO" not in plain.headline
+    waiting = group_board(tq, 2, sampler_config("wait"), global_steps=6)
+    assert remark(waiting, "cccc") == "no signal: all equal stale: spans 3 weight versions, holds sampling back"
+    assert "stale" not in group_board(tq, 2, sampler_config()).text(300), "nobody said which step it is"
+    assert_same_facts(view)

@@ -55,4 +55,6 @@ def test_tags_of_one_row_and_of_many() -> None:
     assert describe_tags([{**one, "prompt_len": None, "response_len": "x"}]).startswith(
         "success  len None+x  seq_len 31"
     )
+    assert describe_tags([{"status": "success", "response_len": 20}]) == "success  response_len 20"
+    assert describe_tags([{"prompt_len": 11, "seq_len": 31}]) == "no status  prompt_len 11  seq_len 31"
     assert describe_tags([{}]) == "no tags"

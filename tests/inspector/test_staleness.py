@@ -1,0 +1,72 @@
+"""Staleness: the formula and the two strategies are those of the sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kitlib.inspector import View, staleness
+from kitlib.inspector.staleness_view import versions_spanned
+from kitlib.replay_buffer.prompts import staleness as sampler_staleness
+from tests.inspector.queues import partition, snapshot, tag
+from tests.inspector.reading import assert_same_facts
+
+
+def marker(status: str, step: int) -> dict[str, Any]:
+    return {"is_prompt": True, "status": status, "global_steps": step}
+
+
+def async_config(strategy: str, threshold: int | None = 3) -> dict[str, Any]:
+    sampler = {"max_off_policy_threshold": threshold, "max_off_policy_strategy": strategy}
+    return {"trainer": {"v1": {"trainer_mode": "colocate_async", "sampler": sampler}}}
+
+
+MARKERS = {"old": marker("finished", 5), "edge": marker("finished", 7), "late": marker("running", 7)}
+QUEUE = snapshot(partition([*MARKERS], [], tags=MARKERS))
+
+
+def lines(view: View, number: int = 0) -> list[list[str]]:
+    return [[str(one) for one in row] for row in view.model.tables[number].rows]
+
+
+def test_the_formula_is_the_samplers() -> None:
+    assert all(versions_spanned(now, step) == sampler_staleness(now, step) for now in range(9) for step in range(9))
+
+
+def test_drop_evicts_what_spans_more_than_the_threshold() -> None:
+    view = staleness(QUEUE, 9, async_config("drop"))
+    assert "1 of 3 prompts beyond the threshold 3: they will be dropped" in view.headline
+    assert [line[:2] + line[-2:] for line in lines(view)] == [
+        ["5", "1", "dropped", "old"],
+        ["3", "2", "-", "edge late"],
+    ]
+    assert_same_facts(view)
+
+
+def test_wait_holds_sampling_back_for_what_is_in_flight_at_the_threshold() -> None:
+    view = staleness(QUEUE, 9, async_config("wait"))
+    assert "1 of 3 prompts beyond the threshold 3: they hold sampling back" in view.headline
+    assert lines(view)[1][-2:] == ["holds sampling back", "edge late"]
+
+
+@pytest.mark.parametrize("config", [None, async_config("drop", None)], ids=["sync", "no threshold"])
+def test_nothing_is_evicted_in_sync_or_without_a_threshold(config: Any) -> None:
+    assert "the oldest of 3 prompts spans 5 weight versions" in staleness(QUEUE, 9, config).headline
+
+
+def test_rows_tell_the_weights_that_wrote_them() -> None:
+    tags = {
+        "a_0_0": tag(min_global_steps=7, max_global_steps=7),
+        "a_1_0": tag(min_global_steps=5, max_global_steps=8),
+        "a_2_0": {"status": "success"},
+        "pad_0_0": tag(min_global_steps=1, max_global_steps=1, is_padding=True),
+    }
+    view = staleness(snapshot(partition([*tags], tags=tags)), 9)
+    assert lines(view) == [
+        ["v5..v8", "1", "4", "interrupted by 3 weight syncs", "a_1_0"],
+        ["v7", "1", "2", "one version", "a_0_0"],
+        ["?", "1", "-", "no weight version in the tag", "a_2_0"],
+    ]
+    assert "no marker; rows are up to 4 versions behind" in view.headline
+    assert "step taken from the tags" in staleness(snapshot(partition([*tags], tags=tags))).text(300)
