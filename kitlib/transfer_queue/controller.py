@@ -143,7 +143,7 @@ class Controller:
 
     def ready_fields(self, indexes: Sequence[int]) -> list[str]:
         """Fields that every one of these rows has, sorted by name."""
-        is_ready: np.ndarray = self.codes[indexes].all(axis=0)
+        is_ready = np.asarray(self.codes[indexes].all(axis=0))
         return sorted([name for name, ready in zip(self.columns, is_ready.tolist(), strict=False) if ready])
 
     def _count_filled(self, indexes: Sequence[int] | np.ndarray) -> int:
