@@ -96,14 +96,15 @@ def _stages(timeline: Timeline, lane: str, scale: float, top: int) -> str:
 
 
 def _boxes(timeline: Timeline, spans: Iterable[Span], scale: float, top: int) -> str:
-    """Boxes of at least a quarter pixel; those that touch on the screen are one."""
-    out, last = [], -1.0
+    """Boxes of at least a quarter pixel; those less than a pixel apart are drawn as one."""
+    boxes: list[tuple[float, float]] = []
     for began, ended in merged(spans):
-        left = max(LEFT + (began - timeline.began) * scale, last)
-        right = max(LEFT + (ended - timeline.began) * scale, left + 0.25)
-        last = right
-        out.append(f"M{left:.1f} {top}h{right - left:.2f}v{LANE}h{left - right:.2f}z")
-    return "".join(out)
+        left, right = (LEFT + (moment - timeline.began) * scale for moment in (began, ended))
+        if boxes and left < boxes[-1][1] + 1:
+            boxes[-1] = (boxes[-1][0], right)
+        else:
+            boxes.append((left, max(right, left + 0.25)))
+    return "".join(f"M{left:.1f} {top}h{right - left:.2f}v{LANE}h{left - right:.2f}z" for left, right in boxes)
 
 
 def _syncs(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:

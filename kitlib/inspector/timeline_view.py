@@ -110,7 +110,7 @@ def _letter(spans: Sequence[Span], began: float, ended: float) -> str:
     taken: dict[str, float] = {}
     for span in spans:
         overlap = min(span.ended, ended) - max(span.started, began)
-        if span.kind == "sync" and began <= span.ended < ended:
+        if span.kind == "sync" and began < span.ended <= ended:
             return SYNC
         if overlap > 0:
             letter = WAITING if span.kind == "wait" else LETTERS.get(span.name, OTHER)
