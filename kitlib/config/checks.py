@@ -40,6 +40,7 @@ POLICY_LOSSES = (
         "bypass_mode",
     ),
 )
+CHECKPOINT_CONTENTS = ("model", "optimizer", "extra", "hf_model")
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
 _AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -89,6 +90,7 @@ COUNTS = (
     "data.max_response_length",
     "trainer.total_epochs",
     "trainer.total_training_steps",
+    "trainer.max_actor_ckpt_to_keep",
     "trainer.nnodes",
     "trainer.n_gpus_per_node",
     "trainer.v1.sampler.max_off_policy_threshold",
@@ -264,6 +266,15 @@ def _resume(values: Values) -> Iterator[str]:
         yield "trainer.resume_mode=resume_path needs trainer.resume_from_path, a folder .../global_step_<N>"
 
 
+def _checkpoint_contents(values: Values) -> Iterator[str]:
+    for name in ("save_contents", "load_contents"):
+        key = f"{ACTOR}.checkpoint.{name}"
+        for content in values[key]:
+            if content not in CHECKPOINT_CONTENTS:
+                near = _did_you_mean(content, CHECKPOINT_CONTENTS)
+                yield f"{key} names {content!r}: expected some of {', '.join(CHECKPOINT_CONTENTS)}{near}"
+
+
 RULES: tuple[Rule, ...] = (
     _choices,
     _registered,
@@ -277,4 +288,5 @@ RULES: tuple[Rule, ...] = (
     _lengths,
     _sampled_validation,
     _resume,
+    _checkpoint_contents,
 )

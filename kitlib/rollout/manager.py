@@ -6,7 +6,7 @@ Left out: resource pools, Prometheus, profiling; a replica is one server of this
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -55,6 +55,16 @@ class LLMServerManager:
 
     def get_replicas(self) -> list[LLMServer]:
         return self.replicas
+
+    def state_dict(self) -> list[int | None]:
+        """Where the random draws of each replica stand, for a checkpoint; None for a server that does not say."""
+        return [getattr(replica, "num_arrivals", None) for replica in self.replicas]
+
+    def load_state_dict(self, state: Sequence[int | None]) -> None:
+        """Let the draws go on where they stood. Replicas beyond the saved ones begin from their seed."""
+        for replica, num_arrivals in zip(self.replicas, state, strict=False):
+            if num_arrivals is not None and hasattr(replica, "num_arrivals"):
+                replica.num_arrivals = num_arrivals
 
     def close(self) -> None:
         """End all servers. May be called twice."""

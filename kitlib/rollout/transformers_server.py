@@ -147,6 +147,15 @@ class TransformersServer:
         """Version of the weights in use."""
         return self._engine.global_steps
 
+    @property
+    def num_arrivals(self) -> int:
+        """Requests taken in so far; with `seed` it decides the draws of the next one."""
+        return self._admission.num_arrivals
+
+    @num_arrivals.setter
+    def num_arrivals(self, value: int) -> None:
+        self._admission.num_arrivals = value
+
     # ---- the way in ------------------------------------------------------------------------------------------------
 
     def _stage(self, ticket: Ticket) -> None:

@@ -14,7 +14,9 @@ from kitlib.config import Config
 from kitlib.errors import KitError
 from kitlib.run.curve import draw_curve, read_metrics
 from kitlib.run.first_step import FirstStepPresence
+from kitlib.trainer.checkpoint import checkpoint_root, checkpoint_to_resume
 from kitlib.trainer.progress import accuracy
+from kitlib.trainer.rewind import rewind_logs
 from kitlib.trainer.task_runner import TaskRunner
 
 
@@ -28,16 +30,34 @@ class RunResult:
 
 
 def new_run_dir(config: Config) -> Path:
-    """`kitlib.run_dir`, or a fresh runs/<date>-<time>. A folder that already holds a run is refused: nothing is
-    overwritten.
+    """`kitlib.run_dir`, or a fresh runs/<date>-<time>.
+
+    A folder that already holds a run is refused, because nothing is overwritten, unless that run is to go on: from a
+    checkpoint of its own, or from the beginning if it was to make checkpoints and ended before the first.
     """
     if config.kitlib.run_dir is None:
         return _fresh(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     folder = Path(config.kitlib.run_dir)
-    if (folder / "metrics.jsonl").exists():
-        raise KitError(f"kitlib.run_dir={folder} already holds a run (metrics.jsonl); name another folder or remove it")
+    if (folder / "metrics.jsonl").exists() and not _goes_on(config, folder):
+        raise KitError(
+            f"kitlib.run_dir={folder} already holds a run (metrics.jsonl) and no checkpoint of it to go on from; name "
+            "another folder or remove it"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _goes_on(config: Config, folder: Path) -> bool:
+    if not config.trainer.use_v1:  # the serial pipeline makes no checkpoints
+        return False
+    root, checkpoint = checkpoint_root(config, folder), checkpoint_to_resume(config, folder)
+    assert root is not None
+    if checkpoint is not None:
+        return checkpoint.resolve().parent == root.resolve()
+    if config.trainer.resume_mode == "auto" and root.exists():
+        rewind_logs(config, folder, -1)
+        return True
+    return False
 
 
 def _fresh(path: Path) -> Path:
@@ -55,10 +75,13 @@ def _fresh(path: Path) -> Path:
 def train(config: Config, console: Console) -> RunResult:
     """Run the config to its end and report to `console`.
 
-    Writes config.yaml, metrics.jsonl, rollouts.jsonl, learning_curve.png and model/ into the run folder.
+    Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/ if trainer.save_freq asks for it,
+    learning_curve.png and model/ into the run folder.
     """
     run_dir = new_run_dir(config)
     console.print(f"run folder {run_dir}", highlight=False)
+    if config.trainer.use_v1 and (checkpoint := checkpoint_to_resume(config, run_dir)) is not None:
+        console.print(f"going on from {checkpoint}", highlight=False)
     has_queue = config.trainer.use_v1 and not config.trainer.val_only
     observers = [FirstStepPresence(console)] if has_queue else []
     began = time.perf_counter()
@@ -78,6 +101,7 @@ def _report(result: RunResult, console: Console) -> None:
         ("config.yaml", "resolved config"),
         ("metrics.jsonl", "one object a step"),
         ("rollouts.jsonl", "every trajectory"),
+        ("checkpoints", "to go on from with the same kitlib.run_dir"),
         ("learning_curve.png", "learning curve"),
         ("model", "trained model, Hugging Face format"),
     ):

@@ -4,6 +4,7 @@ verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer. One step:
 
     prepare_step  prompts -> markers in the queue, the agent loop starts (returns at once)      feeding.py
     step_once     sample -> balance -> old log-prob -> advantage -> update actor                stages.py
+    save          every `trainer.save_freq` steps; a run that was killed goes on from there     checkpointing.py
     end_step      weight sync
     then          validate, metrics, dump, clear                                                validating.py
 
@@ -14,7 +15,7 @@ hooks:
     on_train_begin    before the first step     on_step_begin/_end     around a step
     on_train_end      after the last step       on_validate_begin/_end around a validation
 
-Left out so far: critic, reference policy, reward model, checkpoints, skip and profiling switches. A config that asks
+Left out so far: critic, reference policy, reward model, skip and profiling switches. A config that asks
 for one of them is refused at the start (kitlib.config.require_supported).
 """
 
@@ -27,29 +28,31 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.agent_loop import AgentLoopManagerTQ
+from kitlib.algos import get_kl_controller
 from kitlib.config import Config
 from kitlib.contract import StageRecord, stage
 from kitlib.replay_buffer import FILTERED_REWARD_COUNTS, ReplayBuffer
 from kitlib.rollout import LLMServerClient
 from kitlib.trainer.aggregate import aggregate
+from kitlib.trainer.checkpoint import checkpoint_root
+from kitlib.trainer.checkpointing import Checkpointing
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.parts import Parts, build_parts, build_replay_buffer, make_queue
 from kitlib.trainer.profiling import make_profiler
 from kitlib.trainer.rollout_dump import RolloutWriter
 from kitlib.trainer.tracking import make_loggers
-from kitlib.trainer.validating import Validating
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 
 NUM_RECORDS_KEPT = 10_000
 
 
-class PPOTrainer(Validating):
+class PPOTrainer(Checkpointing):
     """Builds the parts from the config, runs the steps, and closes what it has started.
 
     Args:
         config: see `kitlib.config.load_config`.
         tq: the queue; a fresh in-process one by default.
-        run_dir: folder for metrics.jsonl and rollouts.jsonl; nothing is written without it.
+        run_dir: folder for metrics.jsonl, rollouts.jsonl and checkpoints; nothing is written without it.
         observers: told of stages and metrics, see observers.py.
     """
 
@@ -66,6 +69,8 @@ class PPOTrainer(Validating):
         self.config = config
         self.tq = tq if tq is not None else make_queue(config)
         self.run_dir = run_dir
+        self.checkpoint_root = checkpoint_root(config, run_dir)
+        self.resumed_from: Path | None = None  # folder of the checkpoint
         self.observers = [*make_loggers(config, run_dir), *make_profiler(config, run_dir), *observers]
         self.strict = config.kitlib.strict
         self.global_steps = 0
@@ -80,15 +85,20 @@ class PPOTrainer(Validating):
     # Life
 
     def init(self) -> None:
-        """Build tokenizer, dataloaders, actor and servers; the servers get the actor's weights."""
+        """Build tokenizer, dataloaders, actor and servers, and load the checkpoint to resume from, if there is one.
+
+        The servers get the actor's weights.
+        """
         self.parts = parts = build_parts(self.config, self.tq, self.parameter_sync_step)
         self.tokenizer = parts.tokenizer
         self.train_dataloader, self.val_dataloader = parts.train_dataloader, parts.val_dataloader
-        self.train_iterator = iter(self.train_dataloader)
-        self.actor_rollout_wg = parts.actor_rollout_wg
+        self.actor_rollout_wg, self.ref_policy_wg = parts.actor_rollout_wg, parts.ref_policy_wg
+        self.kl_ctrl_in_reward = get_kl_controller(self.config.algorithm.kl_ctrl)
         self.checkpoint_manager = parts.checkpoint_manager
         self.steps_per_epoch = parts.steps_per_epoch
         self.total_training_steps = parts.total_training_steps
+        self.resumed_from = self.load_checkpoint()
+        self.train_iterator = iter(self.train_dataloader)
         folder = self.config.trainer.rollout_data_dir
         file = self.run_dir / "rollouts.jsonl" if self.run_dir else None
         self.rollout_writer = RolloutWriter(self.tokenizer, file, Path(folder) if folder else None)
@@ -132,12 +142,17 @@ class PPOTrainer(Validating):
             if self.config.trainer.val_only:
                 return val_metrics
         self.global_steps += 1
-        self.on_train_begin()
+        if self.global_steps <= self.total_training_steps:  # else a finished run was resumed
+            if self.resumed_from is not None:
+                self.reissue_inflight_prompts()
+            self.on_train_begin()
         while self.global_steps <= self.total_training_steps:
             self.begin_step()
             batch = self.step()
+            if self._is_due(self.config.trainer.save_freq):
+                self.save_checkpoint()
             self.end_step()
-            if self._validates_now():
+            if self._is_due(self.config.trainer.test_freq):
                 val_metrics = self.run_validation()
                 self.metrics |= val_metrics
             self.compute_metrics(batch)
@@ -184,6 +199,8 @@ class PPOTrainer(Validating):
         self.on_sample_end()
         batch = self.balance_batch(batch)
         batch = self.compute_old_log_prob(batch)
+        if self.ref_policy_wg is not None:
+            batch = self.compute_ref_log_prob(batch)
         batch = self.compute_advantage(batch)
         return self.update_actor(batch)
 
@@ -201,8 +218,8 @@ class PPOTrainer(Validating):
         self.on_validate_end()
         return metrics
 
-    def _validates_now(self) -> bool:
-        every = self.config.trainer.test_freq
+    def _is_due(self, every: int) -> bool:
+        """True at each multiple of `every` and at the last step; never if it is not positive."""
         is_last = self.global_steps == self.total_training_steps
         return every > 0 and (is_last or self.global_steps % every == 0)
 

@@ -29,6 +29,7 @@ class Feeding:
     train_dataloader: Any
     train_iterator: Any
     agent_loop_manager: AgentLoopManagerTQ
+    num_restored_prompts: int = 0  # markers that came with the queue of a checkpoint
 
     def fetch_one_gen_batch(self) -> TensorDict:
         """Take one `gen_batch_size` chunk of *prompts* from the dataloader and give each a uid.
@@ -73,9 +74,13 @@ class Feeding:
         self.submit_batch_to_rollout(self.next_train_batch())
 
     def add_warmup_batches(self, num_warmup_batches: float) -> None:
-        """Fill the window by which generation runs ahead (async modes); 1.5 means one and a half training batches."""
+        """Fill the window by which generation runs ahead (async modes); 1.5 means one and a half training batches.
+
+        Prompts that a checkpoint has brought back count.
+        """
         chunk = self.config.data.gen_batch_size or self.config.data.train_batch_size
         num_prompts = math.floor(num_warmup_batches * self.config.data.train_batch_size / chunk) * chunk
+        num_prompts -= self.num_restored_prompts
         if num_prompts > 0:
             self.add_prompts_to_generate(num_prompts)
 

@@ -57,7 +57,7 @@ def write_checkpoint(folder: str | Path, state: State, user_metadata: dict[str, 
         "sha256": _hash(folder / name),
         "user_metadata": user_metadata or {},
     }
-    _replace(folder / METADATA, json.dumps(metadata, indent=2))
+    replace_text(folder / METADATA, json.dumps(metadata, indent=2))
     for old in folder.glob("state-*.pt"):
         if old.name != name:
             old.unlink()
@@ -187,7 +187,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, whatever happens in between."""
     draft = path.with_suffix(".tmp")
     with open(draft, "w", encoding="utf-8") as file:

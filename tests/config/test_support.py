@@ -23,7 +23,6 @@ ONLY_WITH = {
     "algorithm.pf_ppo": "algorithm.use_pf_ppo",
     "actor_rollout_ref.model.lora_alpha": "actor_rollout_ref.model.lora_rank",
     "actor_rollout_ref.model.target_modules": "actor_rollout_ref.model.lora_rank",
-    "actor_rollout_ref.actor.checkpoint": "trainer.save_freq",
     "actor_rollout_ref.rollout.gpu_memory_utilization": "actor_rollout_ref.rollout.name",
     "actor_rollout_ref.rollout.enforce_eager": "actor_rollout_ref.rollout.name",
     "actor_rollout_ref.rollout.free_cache_engine": "actor_rollout_ref.rollout.name",
@@ -35,9 +34,7 @@ ONLY_WITH = {
     "trainer.v1.separate_async": "trainer.v1.trainer_mode",
     "trainer.v1.sampler.max_off_policy": "trainer.v1.trainer_mode",
     "trainer.v1.sampler.sampler_kwargs": "trainer.v1.sampler.custom_sampler.path",
-    "trainer.resume_from_path": "trainer.resume_mode",
-    "trainer.default_local_dir": "trainer.save_freq",
-    "trainer.max_": "trainer.save_freq",
+    "trainer.max_critic_ckpt_to_keep": "critic.enable",
     "ray_kwargs": "kitlib.runtime",
 }
 # Read by the loss functions of the registry; vanilla, the only one so far, needs none of them.
@@ -85,9 +82,9 @@ def test_the_defaults_are_supported() -> None:
 
 def test_a_setting_that_would_be_ignored_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as caught:
-        require_supported(load_config(["trainer.save_freq=5", "critic.enable=true"]))
+        require_supported(load_config(["trainer.critic_warmup=5", "critic.enable=true"]))
     first, second = str(caught.value).splitlines()
-    assert "trainer.save_freq=5 is not supported by this version: set trainer.save_freq=-1 or 0" in first + second
+    assert "trainer.critic_warmup=5 is not supported by this version: set trainer.critic_warmup=0" in first + second
     assert "critic.enable=true is not supported by this version: set critic.enable=null or false" in first + second
 
 
