@@ -19,8 +19,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import nbformat
@@ -30,16 +30,26 @@ TOKEN = "kitlib"
 SECONDS = 30  # for anything that a page does
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+ADD_CELL = """(source) => {
+  const { sharedModel } = window.jupyterapp.shell.currentWidget.content.model;
+  sharedModel.addCell({ cell_type: 'code', source });
+  return sharedModel.cells.length - 1;
+}"""
 RUN_CELL = """async (index) => {
-  const panel = window.jupyterapp.shell.currentWidget;
-  panel.content.deselectAll();
-  panel.content.activeCellIndex = index;
+  const { content } = window.jupyterapp.shell.currentWidget;
+  content.deselectAll();
+  content.activeCellIndex = index;
   return await window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+CLEAR = """() => {
+  const { sharedModel } = window.jupyterapp.shell.currentWidget.content.model;
+  sharedModel.deleteCellRange(0, sharedModel.cells.length);
 }"""
 READY = """async () => {
   await window.jupyterapp.restored;
   await window.jupyterapp.shell.currentWidget.context.sessionContext.ready;
 }"""
+SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 
 
@@ -104,12 +114,6 @@ class Lab:
             text = answer.read()
         return json.loads(text) if text else None
 
-    def write(self, name: str, cells: Sequence[str]) -> None:
-        """A notebook with these code cells."""
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, self.notebooks / f"{name}.ipynb")
-
     def end_kernels(self) -> None:
         """Stop every kernel: they outlive their page."""
         for session in self.api("GET", "sessions"):
@@ -127,46 +131,54 @@ class Lab:
 
 
 class Notebook:
-    """An open notebook in a page of the browser."""
+    """An empty notebook, open in a page of the browser. Cells are appended and run."""
 
-    def __init__(self, lab: Lab, browser: Any, name: str, cells: Sequence[str]) -> None:
+    def __init__(self, lab: Lab, browser: Any, name: str) -> None:
         self.lab, self.name = lab, name
-        lab.write(name, cells)
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.path)
         self.page = browser.new_page(viewport={"width": 1500, "height": 1100})
         self.page.set_default_timeout(SECONDS * 1000)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.open()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.lab.notebooks / f"{self.name}.ipynb"
+
     def open(self) -> None:
         """Load the page and wait for the kernel."""
         self.page.goto(f"{self.lab.base}/lab/tree/{self.name}.ipynb?token={TOKEN}&reset")
-        self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook", state="attached")
         self.page.evaluate(READY)
 
-    def run(self, index: int) -> None:
-        """Run a cell to its end. AssertionError if it raises."""
-        assert self.page.evaluate(RUN_CELL, index), f"cell {index} raised: {self.output(index)}"
+    def run(self, source: str) -> int:
+        """Append a cell and run it to its end; returns its number. AssertionError if it raises."""
+        index = self.page.evaluate(ADD_CELL, dedent(source).strip())
+        assert self.page.evaluate(RUN_CELL, index), f"the cell raised:\n{source}\n{self.output(index)}"
+        return index
 
-    def start(self, index: int) -> None:
-        """Run a cell without waiting for its end."""
+    def start(self, source: str) -> int:
+        """Append a cell and run it without waiting for its end."""
+        index = self.page.evaluate(ADD_CELL, dedent(source).strip())
         self.page.evaluate(f"(index) => {{ ({RUN_CELL})(index); }}", index)
+        return index
 
     def output(self, index: int) -> str:
         """The text of a cell's outputs."""
-        return self.page.locator(".jp-Notebook > .jp-WindowedPanel-outer .jp-Cell").nth(index).locator(
-            ".jp-Cell-outputArea"
-        ).inner_text()
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-Cell-outputWrapper").inner_text()
 
-    def widget(self, index: int = 0) -> Any:
-        """The index-th grid on the page, once it has been painted."""
-        found = self.page.locator(".kitlib-inspector[data-ready]").nth(index)
-        found.wait_for(state="attached")
-        return found
+    def save(self) -> Any:
+        """Write the file; returns what is in it."""
+        self.page.evaluate(SAVE)
+        return nbformat.read(self.path, as_version=4)
 
-    def shot(self, path: Path) -> None:
-        """A picture of the page."""
-        self.page.screenshot(path=path)
+    def clear(self) -> None:
+        """Delete all cells; the kernel keeps its variables."""
+        self.page.evaluate(CLEAR)
 
     def close(self) -> None:
         """Close the page and its kernel."""

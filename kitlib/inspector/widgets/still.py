@@ -46,21 +46,21 @@ def as_bundle(views: list[View]) -> dict[str, str]:
 
 
 class Display:
-    """The outputs in which a widget is shown: all under one id, so that they can be replaced together."""
+    """The outputs in which a widget is shown. Each has an id of its own: showing under a known id would make the page
+    build the earlier views anew."""
 
     def __init__(self) -> None:
-        self._id = uuid.uuid4().hex
-        self.is_shown = False
+        self._ids: list[str] = []
 
     def show(self, bundle: dict[str, Any]) -> None:
         """Put the bundle into the output of the running cell."""
-        need("IPython.display").display(bundle, raw=True, display_id=self._id)
-        self.is_shown = True
+        self._ids.append(uuid.uuid4().hex)
+        need("IPython.display").display(bundle, raw=True, display_id=self._ids[-1])
 
     def replace(self, bundle: dict[str, Any]) -> None:
-        """Put the bundle in place of everything shown so far; nothing happens if nothing was."""
-        if self.is_shown:
-            need("IPython.display").update_display(bundle, raw=True, display_id=self._id)
+        """Put the bundle in place of everything shown so far."""
+        for display_id in self._ids:
+            need("IPython.display").update_display(bundle, raw=True, display_id=display_id)
 
 
 def has_kernel() -> bool:

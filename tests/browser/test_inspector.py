@@ -1,0 +1,276 @@
+"""Inspector in a real JupyterLab: what a reader sees and does. Each test stands under a hard timeout."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.browser.grid import Grid
+from tests.browser.lab import Notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+
+BOARD = """
+    tq = watch(board_queue({f"uid{i:02d}": [float((i + s) % 3 == 0) for s in range(4)] for i in range(6)}))
+    for i in range(6):
+        tq.kv_put(f"uid{i:02d}", "train", tag=marker(["pending", "running", "finished"][i % 3]))
+    tq.kv_put("x_0_0", "val", {"responses": torch.tensor([1])}, tag())
+"""
+WORK_FOR_SECONDS = """
+    def work(seconds):
+        until, step = time.monotonic() + seconds, 0
+        while time.monotonic() < until:
+            step += 1
+            with acting_as(stage="generate_sequences"):
+                tq.kv_put(f"w{step}_0_0", "train", {"responses": torch.tensor([1, 2])}, tag())
+            time.sleep(0.2)
+"""
+
+
+def test_it_renders_what_is_there_and_judges_it(notebook: Notebook, pictures: Path) -> None:
+    notebook.run(BOARD + '    Inspector(tq, stage="compute_advantage", n=4)')
+    grid = Grid(notebook)
+    grid.shows(30)
+    assert grid.text("verdict").startswith("NOT READY: no row has uid")
+    assert grid.text("count") == "30 keys"
+    assert "missing and needed now" in grid.text("legend")
+    assert grid.tab("val 1").count() == 1
+    assert grid.part("canvas").get_attribute("aria-rowcount") == "30"
+    grid.find("uid00_0_0, advantages: not due")
+    grid.tab("groups").click()
+    grid.says("panel", "6 of 6 groups teach something")
+    notebook.page.screenshot(path=pictures / "groups.png")
+    grid.tab("val 1").click()
+    grid.shows(1)
+    grid.find("x_0_0, responses: present")
+
+
+def test_updates_and_clicks_while_a_cell_runs(notebook: Notebook) -> None:
+    """Also when the widget is displayed by the very cell that goes on to block."""
+    notebook.run(BOARD + WORK_FOR_SECONDS)
+    began = time.monotonic()
+    notebook.start("display(Inspector(tq)); work(12); print('the end')")
+    grid = Grid(notebook)
+    grid.wait_for("(element) => Number(element.dataset.rows) > 33")
+    grid.click("uid00_0_0", "rm_scores")
+    grid.says("panel", "float32 J[4]")
+    grid.root.get_by_role("button", name="show values").click()
+    grid.says("panel", "0 0 0 1")
+    before = int(grid.root.get_attribute("data-rows"))
+    grid.wait_for("(element, rows) => Number(element.dataset.rows) > rows + 3", before)
+    assert time.monotonic() - began < 12, "the machine is too slow for this test to say anything"
+    assert "the end" not in notebook.page.locator(".jp-Cell-outputWrapper").last.inner_text()
+    notebook.page.get_by_text("the end", exact=True).wait_for()
+
+
+def test_a_click_names_the_writer(notebook: Notebook) -> None:
+    notebook.run(BOARD + WORK_FOR_SECONDS + "    work(0.1)\n    Inspector(tq)")
+    grid = Grid(notebook)
+    grid.part("filter").fill("w1_")
+    grid.shows(1)
+    grid.click("w1_0_0", "responses")
+    grid.says("panel", "by stage generate_sequences")
+    grid.says("panel", "int64 J[2], 16 bytes")
+    grid.says("panel", "success  len 11+20")
+
+
+def test_filter_stage_and_keyboard(notebook: Notebook) -> None:
+    notebook.run(BOARD + "    Inspector(tq)")
+    grid = Grid(notebook)
+    page = notebook.page
+    num_cells = page.locator(".jp-Notebook .jp-Cell").count()
+    grid.part("canvas").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("uid03")
+    grid.shows(5)
+    assert grid.text("count") == "5 of 30 keys"
+    grid.part("filter").fill("is:marker status:run")
+    grid.shows(2)
+    page.keyboard.press("Escape")
+    grid.shows(30)
+    assert grid.part("filter").input_value() == ""
+    grid.root.get_by_label("judge by the needs").select_option("update_actor")
+    grid.says("verdict", "NOT READY")
+    grid.part("filter").fill("is:missing field:adv*")
+    grid.shows(24)
+    page.keyboard.press("Enter")  # from the filter into the grid
+    for key in ("ArrowDown", "ArrowDown", "End", "Enter"):
+        page.keyboard.press(key)
+    grid.says("spoken", "row 2 of 24: uid00_1_0, advantages: missing and needed now")
+    grid.says("title", "uid00_1_0")
+    grid.says("panel", "absent")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    grid.says("panel", "Click a cell")
+    assert page.locator(".jp-Notebook .jp-Cell").count() == num_cells, (
+        "the notebook took a key for a command of its own"
+    )
+
+
+def test_rows_come_and_go_while_live(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0], 'b': [0.0, 0.0]})\nInspector(tq)")
+    grid = Grid(notebook)
+    grid.shows(4)
+    notebook.run("tq.kv_clear(['a_1_0', 'b_0_0'], 'train')")
+    grid.shows(2)
+    grid.find("b_1_0, rm_scores: present")
+    notebook.run("tq.kv_put('c_0_0', 'train', {'responses': torch.tensor([1])}, tag('late'))")
+    grid.shows(3)
+    grid.find("c_0_0, responses: present")
+    grid.find("c_0_0, rm_scores: absent")
+    grid.find("c_0_0, late")
+    notebook.run("tq.kv_put('c_0_0', 'train', {'brand_new': torch.tensor([1])})")
+    grid.find("a_0_0, brand_new: absent")
+    notebook.run("tq.kv_clear(['a_0_0', 'b_1_0', 'c_0_0'], 'train')")
+    grid.shows(0)
+    grid.says("verdict", "no row yet")
+
+
+def test_two_views_share_the_picture_and_keep_their_filters(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0], 'b': [0.0, 0.0]})\nshown = Inspector(tq)\nshown")
+    notebook.run("shown")
+    first, second = Grid(notebook, 0), Grid(notebook, 1)
+    second.part("filter").fill("a_")
+    second.shows(2)
+    notebook.run("tq.kv_put('a_7_0', 'train', {'responses': torch.tensor([1])}, tag())")
+    first.shows(5)
+    second.shows(3)
+    notebook.run("shown.stage = 'compute_advantage'")
+    for grid in (first, second):
+        grid.says("verdict", "NOT READY")
+    notebook.run("assert len(shown._desk.views) == 2")
+
+
+def test_a_lost_message_is_noticed_and_mended(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0]})\nshown = Inspector(tq)\nshown")
+    grid = Grid(notebook)
+    grid.shows(2)
+    notebook.run("""
+        push, shown._outlet.push = shown._outlet.push, lambda content, buffers: None
+        tq.kv_put('b_0_0', 'train', {'responses': torch.tensor([1])}, tag())
+        time.sleep(1)
+        shown._outlet.push = push
+        tq.kv_put('c_0_0', 'train', {'responses': torch.tensor([1])}, tag())
+    """)
+    grid.shows(4)
+    grid.find("b_0_0, responses: present")
+
+
+def test_a_reload_of_the_page_finds_the_widget_again(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0]})\nInspector(tq)")
+    Grid(notebook).shows(2)
+    notebook.run("tq.kv_put('b_0_0', 'train', {'responses': torch.tensor([1])}, tag())")
+    Grid(notebook).shows(3)
+    notebook.save()
+    notebook.open()
+    grid = Grid(notebook)
+    grid.shows(3)
+    notebook.run("tq.kv_put('c_0_0', 'train', {'responses': torch.tensor([1])}, tag())")
+    grid.shows(4)
+    notebook.start("time.sleep(6)")
+    grid.click("c_0_0", "responses")
+    grid.says("panel", "int64 J[1], 8 bytes")
+
+
+def test_the_slider_walks_through_a_recording(notebook: Notebook) -> None:
+    notebook.run("""
+        tq, snapshots = TransferQueue(), []
+        for i in range(5):
+            tq.kv_put(f"a_{i}_0", "train", {"responses": torch.tensor([i])}, tag())
+            snapshots.append(take_snapshot(tq))
+        Inspector(snapshots)
+    """)
+    grid = Grid(notebook)
+    grid.shows(5)
+    slider = grid.part("slider")
+    slider.focus()
+    notebook.page.keyboard.press("Home")
+    grid.shows(1)
+    grid.says("time", "moment 1 of 5")
+    notebook.page.keyboard.press("ArrowRight")
+    grid.shows(2)
+    grid.part("follow").click()
+    grid.shows(5)
+    grid.click("a_2_0", "responses")
+    grid.says("panel", "int64 J[1], 8 bytes")
+
+
+def test_freeze_and_follow(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0]})\nInspector(tq, history=[take_snapshot(TransferQueue())])")
+    grid = Grid(notebook)
+    grid.shows(2)
+    grid.part("follow").click()
+    grid.says("follow", "▶ follow")
+    notebook.run("tq.kv_put('b_0_0', 'train', {'responses': torch.tensor([1])}, tag())\ntime.sleep(0.5)")
+    grid.shows(2)
+    grid.part("follow").click()
+    grid.shows(3)
+
+
+def test_a_hundred_thousand_rows(notebook: Notebook) -> None:
+    notebook.run("""
+        from bench.widget import large_queue
+        tq = large_queue(100_000, 30)
+    """)
+    notebook.run("Inspector(tq)")
+    grid = Grid(notebook)
+    grid.shows(100_000)
+    grid.part("canvas").focus()
+    notebook.page.keyboard.press("ArrowDown")
+    notebook.page.keyboard.press("Control+End")
+    grid.says("spoken", "row 100000 of 100000: u12499_7_0")
+    grid.find("u12499_7_0, f00: present")
+    grid.part("filter").fill("u12345_*")
+    grid.shows(8)
+    notebook.run("tq.kv_clear(['u12345_0_0'], 'train')")
+    grid.shows(7)
+
+
+def test_close_leaves_the_final_state_as_a_static_view(notebook: Notebook) -> None:
+    index = notebook.run("tq = board_queue({'a': [1.0, 0.0]})\nshown = Inspector(tq)\nshown")
+    Grid(notebook).shows(2)
+    notebook.run("tq.kv_put('b_0_0', 'train', {'responses': torch.tensor([1])}, tag())\nshown.close()")
+    notebook.page.locator(".kitlib-view", has_text="3 rows").first.wait_for()
+    assert notebook.page.locator(".kitlib-inspector").count() == 0
+    (output,) = notebook.save().cells[index].outputs
+    assert set(output.data) == {"text/plain", "text/html"}
+    assert "3 rows" in output.data["text/html"] and "3 rows" in output.data["text/plain"]
+
+
+def test_a_closed_queue_keeps_its_last_picture(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0]})\nInspector(tq)")
+    grid = Grid(notebook)
+    grid.shows(2)
+    notebook.run("tq.close()")
+    grid.says("trouble", "the queue is closed")
+    grid.shows(2)
+
+
+def test_forgotten_once_no_page_shows_it_and_nobody_holds_it(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({'a': [1.0, 0.0]})\ndisplay(Inspector(tq))")
+    Grid(notebook).shows(2)
+    notebook.clear()
+    notebook.run("""
+        import gc
+        until = time.monotonic() + 10
+        while any(thread.name == "kitlib inspector" for thread in threading.enumerate()):
+            gc.collect()
+            time.sleep(0.1)
+            assert time.monotonic() < until, "the thread goes on"
+    """)
+
+
+def test_pages_of_plain_html(notebook: Notebook) -> None:
+    notebook.run("tq = board_queue({f'u{i:02d}': [1.0] * 4 for i in range(30)})\nHtmlInspector(tq)")
+    view = notebook.page.locator(".widget-html .kitlib-view")
+    view.filter(has_text="rows 1 to 50 of 120").wait_for()
+    notebook.page.get_by_role("button", name="Next").click()
+    view.filter(has_text="rows 51 to 100 of 120").wait_for()
+    filter_box = notebook.page.get_by_role("textbox", name="filter")
+    filter_box.fill("u07")
+    filter_box.press("Enter")
+    view.filter(has_text="rows 1 to 4 of 4").wait_for()
+    notebook.run("tq.kv_put('u07_9_0', 'train', {'responses': torch.tensor([1])}, tag())")
+    view.filter(has_text="rows 1 to 5 of 5").wait_for()
