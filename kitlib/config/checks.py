@@ -266,9 +266,17 @@ def _resume(values: Values) -> Iterator[str]:
         yield "trainer.resume_mode=resume_path needs trainer.resume_from_path, a folder .../global_step_<N>"
 
 
+def _critic_warmup(values: Values) -> Iterator[str]:
+    steps = values["trainer.critic_warmup"]
+    if steps > 0 and not uses_critic(values):
+        yield (
+            f"trainer.critic_warmup={steps} trains the critic alone, and there is none: set critic.enable=true (or "
+            "algorithm.adv_estimator=gae), or trainer.critic_warmup=0"
+        )
+
+
 def _checkpoint_contents(values: Values) -> Iterator[str]:
-    for name in ("save_contents", "load_contents"):
-        key = f"{ACTOR}.checkpoint.{name}"
+    for key in (f"{room}.checkpoint.{name}" for room in (ACTOR, "critic") for name in ("save_contents", "load_contents")):
         for content in values[key]:
             if content not in CHECKPOINT_CONTENTS:
                 near = _did_you_mean(content, CHECKPOINT_CONTENTS)
@@ -289,4 +297,5 @@ RULES: tuple[Rule, ...] = (
     _sampled_validation,
     _resume,
     _checkpoint_contents,
+    _critic_warmup,
 )

@@ -3,7 +3,8 @@
 verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer. One step:
 
     prepare_step  prompts -> markers in the queue, the agent loop starts (returns at once)      feeding.py
-    step_once     sample -> balance -> old log-prob -> advantage -> update actor                stages.py
+    step_once     sample -> balance -> old log-prob -> [reference] -> [values] -> advantage
+                  -> [update critic] -> update actor                                            stages.py
     save          every `trainer.save_freq` steps; a run that was killed goes on from there     checkpointing.py
     end_step      weight sync
     then          validate, metrics, dump, clear                                                validating.py
@@ -15,7 +16,7 @@ hooks:
     on_train_begin    before the first step     on_step_begin/_end     around a step
     on_train_end      after the last step       on_validate_begin/_end around a validation
 
-Left out so far: critic, reference policy, reward model, skip and profiling switches. A config that asks
+Left out so far: reward model, skip switches. A config that asks
 for one of them is refused at the start (kitlib.config.require_supported).
 """
 
@@ -92,7 +93,8 @@ class PPOTrainer(Checkpointing):
         self.parts = parts = build_parts(self.config, self.tq, self.parameter_sync_step)
         self.tokenizer = parts.tokenizer
         self.train_dataloader, self.val_dataloader = parts.train_dataloader, parts.val_dataloader
-        self.actor_rollout_wg, self.ref_policy_wg = parts.actor_rollout_wg, parts.ref_policy_wg
+        self.actor_rollout_wg, self.ref_policy_wg = parts.workers.actor, parts.workers.reference
+        self.critic_wg = parts.workers.critic
         self.kl_ctrl_in_reward = get_kl_controller(self.config.algorithm.kl_ctrl)
         self.checkpoint_manager = parts.checkpoint_manager
         self.steps_per_epoch = parts.steps_per_epoch
@@ -201,8 +203,14 @@ class PPOTrainer(Checkpointing):
         batch = self.compute_old_log_prob(batch)
         if self.ref_policy_wg is not None:
             batch = self.compute_ref_log_prob(batch)
+        if self.critic_wg is not None:
+            batch = self.compute_values(batch)
         batch = self.compute_advantage(batch)
-        return self.update_actor(batch)
+        if self.critic_wg is not None:
+            batch = self.update_critic(batch)
+        if self.updates_actor():
+            batch = self.update_actor(batch)
+        return batch
 
     def end_step(self) -> None:
         """Weight sync, then stop the clock of the step."""

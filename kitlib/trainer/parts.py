@@ -1,4 +1,4 @@
-"""Builds what a trainer works with: tokenizer, data, actor, LLM servers, weight sync, agent loop.
+"""Builds what a trainer works with: tokenizer, data, workers, LLM servers, weight sync, agent loop.
 
 verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._setup, and the wiring in trainer/main_ppo.py,
 TaskRunnerV1.run. Differs from verl: all parts live in this process (`kitlib.runtime=local`).
@@ -13,7 +13,7 @@ from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config, require_supported
 from kitlib.contract import needs
 from kitlib.dataset import create_dataloaders
-from kitlib.models import load_causal_lm, load_tokenizer
+from kitlib.models import load_causal_lm, load_tokenizer, load_value_model
 from kitlib.replay_buffer import ReplayBuffer
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
@@ -21,11 +21,27 @@ from kitlib.rollout.manager import device_of
 from kitlib.transfer_queue import QueueProtocol, TransferQueue
 from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
+from kitlib.workers.critic import CriticWorker
 from kitlib.workers.reference import ReferenceWorker
-from kitlib.workers.worker_group import LocalWorkerGroup, ReferenceWorkerGroup
+from kitlib.workers.worker_group import CriticWorkerGroup, LocalWorkerGroup, ReferenceWorkerGroup
 
 if TYPE_CHECKING:
     from kitlib.trainer.base import PPOTrainer
+
+
+@dataclass
+class Workers:
+    """The models that score and learn. What the config has no use for is None."""
+
+    actor: LocalWorkerGroup
+    reference: ReferenceWorkerGroup | None = None
+    critic: CriticWorkerGroup | None = None
+
+    def close(self) -> None:
+        """Give the process groups back."""
+        for group in (self.actor, self.reference, self.critic):
+            if group is not None:
+                group.close()
 
 
 @dataclass
@@ -38,16 +54,13 @@ class Parts:
     steps_per_epoch: int
     total_training_steps: int
     llm_server_manager: LLMServerManager
-    actor_rollout_wg: LocalWorkerGroup
-    ref_policy_wg: ReferenceWorkerGroup | None
+    workers: Workers
     checkpoint_manager: CheckpointEngineManager
 
     def close(self) -> None:
-        """End the servers' threads, then the workers' process group."""
+        """End the servers' threads, then the workers' process groups."""
         self.llm_server_manager.close()
-        self.actor_rollout_wg.close()
-        if self.ref_policy_wg is not None:
-            self.ref_policy_wg.close()
+        self.workers.close()
 
 
 def make_queue(config: Config) -> TransferQueue:
@@ -66,11 +79,12 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
     train_dataloader, val_dataloader = create_dataloaders(config, tokenizer)
     steps_per_epoch = len(train_dataloader.dataset) // config.data.train_batch_size
     steps = config.trainer.total_training_steps or steps_per_epoch * config.trainer.total_epochs
-    num_updates = steps * parameter_sync_step
-    config.update("actor_rollout_ref.actor.optim.total_training_steps", num_updates, "the number of updates of the run")
+    for section in ("actor_rollout_ref.actor", "critic"):
+        num_updates = steps * parameter_sync_step
+        config.update(f"{section}.optim.total_training_steps", num_updates, "the number of updates of the run")
     servers = LLMServerManager(config, tokenizer)
     try:
-        actor, reference = build_workers(config, tq)
+        workers = build_workers(config, tq)
     except BaseException:
         servers.close()
         raise
@@ -81,25 +95,27 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
         steps_per_epoch=steps_per_epoch,
         total_training_steps=steps,
         llm_server_manager=servers,
-        actor_rollout_wg=actor,
-        ref_policy_wg=reference,
+        workers=workers,
         checkpoint_manager=CheckpointEngineManager(
-            actor, servers.replicas, backend=config.actor_rollout_ref.rollout.checkpoint_engine.backend
+            workers.actor, servers.replicas, backend=config.actor_rollout_ref.rollout.checkpoint_engine.backend
         ),
     )
 
 
-def build_workers(config: Config, tq: QueueProtocol) -> tuple[LocalWorkerGroup, ReferenceWorkerGroup | None]:
-    """The actor, and the frozen reference if the config asks for a KL."""
+def build_workers(config: Config, tq: QueueProtocol) -> Workers:
+    """The actor, the frozen reference if the config asks for a KL, and the critic if the estimator wants values."""
     path, device = config.actor_rollout_ref.model.path, device_of(config.trainer.device)
-    actor = LocalWorkerGroup(ActorRolloutRefWorker(config, load_causal_lm(path), device), tq)
-    if not needs("compute_ref_log_prob", config).runs:
-        return actor, None
+    workers = Workers(LocalWorkerGroup(ActorRolloutRefWorker(config, load_causal_lm(path), device), tq))
     try:
-        return actor, ReferenceWorkerGroup(ReferenceWorker(config, load_causal_lm(path), device), tq)
+        if needs("compute_ref_log_prob", config).runs:
+            workers.reference = ReferenceWorkerGroup(ReferenceWorker(config, load_causal_lm(path), device), tq)
+        if needs("compute_values", config).runs:
+            model = load_value_model(config.critic.model.path)
+            workers.critic = CriticWorkerGroup(CriticWorker(config, model, device), tq)
     except BaseException:
-        actor.close()
+        workers.close()
         raise
+    return workers
 
 
 def build_agent_loop_manager(config: Config, trainer: PPOTrainer) -> AgentLoopManagerTQ:

@@ -1,7 +1,7 @@
-"""The stages that score tokens: old log-prob and reference.
+"""The stages that score tokens: old log-prob, reference, values.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_old_log_prob and _compute_ref_log_prob. The worker
-scores whole sequences; the driver cuts out the response.
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_old_log_prob, _compute_ref_log_prob and
+_compute_values. The worker scores whole sequences; the driver cuts out the response.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from kitlib.trainer.driver import Driver
 from kitlib.trainer.metrics import rollout_probs_diff
 from kitlib.transfer_queue import KVBatchMeta, padded
 from kitlib.workers.padding import response_from_nested
-from kitlib.workers.worker_group import LocalWorkerGroup, ReferenceWorkerGroup
+from kitlib.workers.worker_group import CriticWorkerGroup, LocalWorkerGroup, ReferenceWorkerGroup
 
 
 class Scoring(Driver):
-    """Log-probs of what was sampled, under the policy and under the reference."""
+    """Log-probs of what was sampled, under the policy and under the reference, and values."""
 
     actor_rollout_wg: LocalWorkerGroup
     ref_policy_wg: ReferenceWorkerGroup | None
+    critic_wg: CriticWorkerGroup | None
 
     @stage("compute_old_log_prob")
     def compute_old_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
@@ -70,4 +71,18 @@ class Scoring(Driver):
         self.ref_policy_wg.compute_ref_log_prob(batch)
         data = self.pull(batch, "log_probs", "response_mask")
         self.push(batch, ref_log_prob=response_from_nested(data["log_probs"], data["response_mask"]))
+        return batch
+
+    @stage("compute_values")
+    def compute_values(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `values` [R]: what the critic expects before each response token.
+
+        Runs with a critic (`algorithm.adv_estimator=gae`, or `critic.enable`). The worker writes `values` [S]; the
+        driver cuts out the response under the same name.
+        """
+        assert self.critic_wg is not None, "no critic: the config asks for none"
+        self.tell_workers(batch, compute_loss=False)
+        self.critic_wg.compute_values(batch)
+        data = self.pull(batch, "values", "response_mask")
+        self.push(batch, values=response_from_nested(data["values"], data["response_mask"]))
         return batch

@@ -4,16 +4,17 @@ verl 0.9.1: trainer/ppo/v1/trainer_base.py, the `_compute_*`, `_update_*` and `_
 Each takes a `KVBatchMeta` and gives one back. The tensors stay in the queue: a method pulls the fields it reads and
 puts the fields it writes; what passes between the methods is keys and tags.
 
-    driver.py     pull, push, tell the workers        scoring.py    old log-prob, reference
-    advantage.py  advantage                           here          sample, balance, update, metrics, dump, clear
+    driver.py     pull, push, tell the workers        scoring.py    old log-prob, reference, values
+    advantage.py  advantage                           here          sample, balance, updates, metrics, dump, clear
 
 Differs from verl: metrics go to `self.metrics` instead of an argument, so that a cell needs only the batch. Left out
-so far: reward model, critic, distillation.
+so far: reward model, distillation.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -72,26 +73,44 @@ class PPOStages(Scoring, Advantage):
         return batch
 
     def required_batch_multiple(self, dp_size: int) -> int:
-        """The number of rows must be a multiple of this: whole mini-batches on every rank."""
-        rollout_n = self.config.actor_rollout_ref.rollout.n
-        return math.lcm(dp_size, self.config.actor_rollout_ref.actor.ppo_mini_batch_size * rollout_n)
+        """The number of rows must be a multiple of this: whole mini-batches, of all that is updated, on every rank."""
+        sizes = [self.config.actor_rollout_ref.actor.ppo_mini_batch_size] if self.updates_actor() else []
+        if self.critic_wg is not None:
+            sizes.append(self.config.critic.ppo_mini_batch_size)
+        return math.lcm(dp_size, *(size * self.config.actor_rollout_ref.rollout.n for size in sizes))
+
+    def updates_actor(self) -> bool:
+        """False in the first steps, which train the critic alone (`trainer.critic_warmup`)."""
+        return self.config.trainer.critic_warmup <= self.global_steps
+
+    @stage("update_critic")
+    def update_critic(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Mini-batches of the clipped value loss. Writes nothing to the queue; metrics critic/*."""
+        assert self.critic_wg is not None, "no critic: the config asks for none"
+        self._tell_update(batch, self.config.critic)
+        self.metrics.update(self.critic_wg.update_critic(batch))
+        return batch
 
     @stage("update_actor")
     def update_actor(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Mini-batches of the clipped policy loss. Writes nothing to the queue; metrics actor/*."""
         actor = self.config.actor_rollout_ref.actor
-        mini_batch_size = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        self.tell_workers(
-            batch,
-            calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0),
-            global_batch_size=mini_batch_size,
-            mini_batch_size=mini_batch_size,
-            epochs=actor.ppo_epochs,
-            seed=actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": actor.shuffle},
-        )
+        self._tell_update(batch, actor, calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0))
         self.metrics.update(self.actor_rollout_wg.update_actor(batch))
         return batch
+
+    def _tell_update(self, batch: KVBatchMeta, settings: Any, **more: Any) -> None:
+        """What an update has to know: sizes in rows, passes, order."""
+        mini_batch_size = settings.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        self.tell_workers(
+            batch,
+            global_batch_size=mini_batch_size,
+            mini_batch_size=mini_batch_size,
+            epochs=settings.ppo_epochs,
+            seed=settings.data_loader_seed,
+            dataloader_kwargs={"shuffle": settings.shuffle},
+            **more,
+        )
 
     @stage("compute_metrics")
     def compute_metrics(self, batch: KVBatchMeta) -> dict[str, float]:

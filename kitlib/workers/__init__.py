@@ -3,6 +3,9 @@
 worker_group.py  the workers as the trainer sees them
 bridge.py        from metadata to tensors and back
 actor.py         compute_log_prob, update_actor
+critic.py        compute_values, update_critic
+reference.py     compute_ref_log_prob
+worker.py        what all three share; training.py what the two that learn share
 losses.py        the actor's loss on a micro-batch
 engine/          FSDP2 model, optimizer, schedule, token scores; saved and loaded
 state_files.py   files of a checkpoint: data, no code

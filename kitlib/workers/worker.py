@@ -1,11 +1,11 @@
-"""What actor and reference share: an engine, micro-batches, and the log-probs of a batch.
+"""What all workers share: an engine, micro-batches, and one number for every response token of a batch.
 
 verl 0.9.1: workers/engine_workers.py, TrainingWorker (infer_batch).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,9 @@ from torch import Tensor
 from kitlib.transfer_queue import jagged
 from kitlib.workers.engine import FSDPEngine
 from kitlib.workers.rows import Rows, micro_batch_indices, split_to
+
+TokenColumns = dict[str, Tensor]
+"""{name: float32 [num_chosen]}, in the order of `Rows.positions`."""
 
 
 class Worker:
@@ -38,23 +41,31 @@ class Worker:
         return split_to(pieces, int(most))
 
     def score(self, rows: Rows, pieces: Sequence[Tensor], temperature: float, with_entropy: bool) -> TensorDict:
-        """`log_probs` and, if asked for, `entropy` of every response token: jagged float32 [S].
+        """`log_probs` and, if asked for, `entropy` of every response token: see `score_tokens`."""
+
+        def score(micro: Rows, chosen: Tensor) -> TokenColumns:
+            return self.engine.infer(micro, chosen, temperature, with_entropy).columns()
+
+        return self.score_tokens(rows, pieces, score)
+
+    def score_tokens(
+        self, rows: Rows, pieces: Sequence[Tensor], score: Callable[[Rows, Tensor], TokenColumns]
+    ) -> TensorDict:
+        """The columns that `score` gives for each micro-batch, in one piece: jagged float32 [S].
 
         The value at t belongs to token t + 1. Differs: verl fills all S positions; here the positions that predict
         prompt tokens (and the last, which predicts nothing) are 0: no stage reads them, and they would cost the output
         head once more.
         """
-        names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
-        shape = rows.sequence["input_ids"].shape
-        columns = {name: torch.zeros(shape, device=self.engine.device) for name in names}  # [num_rows, max S]
+        columns: dict[str, Tensor] = {}  # [num_rows, max S]
         for index in pieces:
             micro = rows.take(index)
             chosen = micro.response_grid()
-            scores = self.engine.infer(micro, chosen, temperature, with_entropy)
             row, position = micro.positions(chosen)
-            columns["log_probs"][index[row], position] = scores.log_probs
-            if scores.entropy is not None:
-                columns["entropy"][index[row], position] = scores.entropy
+            for name, values in score(micro, chosen).items():
+                if name not in columns:
+                    columns[name] = torch.zeros(rows.sequence["input_ids"].shape, device=self.engine.device)
+                columns[name][index[row], position] = values
         return TensorDict({name: _to_jagged(column, rows) for name, column in columns.items()}, batch_size=[len(rows)])
 
 

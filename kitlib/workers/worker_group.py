@@ -14,36 +14,20 @@ from torch import Tensor
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.bridge import call_by_meta
+from kitlib.workers.critic import CriticWorker
 from kitlib.workers.reference import ReferenceWorker
+from kitlib.workers.training import TrainingWorker
 
 
-class LocalWorkerGroup:
-    """One actor worker in this process: calls run at once, in the caller's thread."""
+class _TrainedWorkerGroup:
+    """A worker in this process that learns: calls run at once, in the caller's thread."""
 
-    def __init__(self, worker: ActorRolloutRefWorker, tq: QueueProtocol) -> None:
-        self.worker = worker
-        self.tq = tq
+    worker: TrainingWorker
 
     @property
     def dp_size(self) -> int:
         """Number of data-parallel ranks: 1."""
         return self.worker.dp_size
-
-    def compute_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Write `log_probs` (and `entropy`) of the rows of `batch`; see ActorRolloutRefWorker.compute_log_prob."""
-        meta = call_by_meta(self.tq, self.worker.compute_log_prob, batch)
-        assert isinstance(meta, KVBatchMeta)
-        return meta
-
-    def update_actor(self, batch: KVBatchMeta) -> dict[str, Any]:
-        """Update the policy on the rows of `batch`; returns the metrics actor/*."""
-        metrics = call_by_meta(self.tq, self.worker.update_actor, batch)
-        assert isinstance(metrics, dict)
-        return metrics
-
-    def state_dict_for_rollout(self) -> dict[str, Tensor]:
-        """Full float32 copies of the weights, by Hugging Face name."""
-        return self.worker.state_dict_for_rollout()
 
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the model (and the tokenizer) in Hugging Face format."""
@@ -57,6 +41,30 @@ class LocalWorkerGroup:
         """Put back what save_checkpoint has written."""
         self.worker.load_checkpoint(folder)
 
+    def close(self) -> None:
+        """End the workers."""
+        self.worker.close()
+
+
+class LocalWorkerGroup(_TrainedWorkerGroup):
+    """The actor worker of this process."""
+
+    def __init__(self, worker: ActorRolloutRefWorker, tq: QueueProtocol) -> None:
+        self.worker: ActorRolloutRefWorker = worker
+        self.tq = tq
+
+    def compute_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `log_probs` (and `entropy`) of the rows of `batch`; see ActorRolloutRefWorker.compute_log_prob."""
+        return _meta(call_by_meta(self.tq, self.worker.compute_log_prob, batch))
+
+    def update_actor(self, batch: KVBatchMeta) -> dict[str, Any]:
+        """Update the policy on the rows of `batch`; returns the metrics actor/*."""
+        return _metrics(call_by_meta(self.tq, self.worker.update_actor, batch))
+
+    def state_dict_for_rollout(self) -> dict[str, Tensor]:
+        """Full float32 copies of the weights, by Hugging Face name."""
+        return self.worker.state_dict_for_rollout()
+
     def save_weights(self, name: str) -> None:
         """Keep a copy of the weights on the CPU under `name`."""
         self.worker.save_weights(name)
@@ -65,9 +73,21 @@ class LocalWorkerGroup:
         """Put the weights kept under `name` back."""
         self.worker.restore_weights(name)
 
-    def close(self) -> None:
-        """End the workers."""
-        self.worker.close()
+
+class CriticWorkerGroup(_TrainedWorkerGroup):
+    """The critic worker of this process."""
+
+    def __init__(self, worker: CriticWorker, tq: QueueProtocol) -> None:
+        self.worker: CriticWorker = worker
+        self.tq = tq
+
+    def compute_values(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `values` [S] of the rows of `batch`; see CriticWorker.compute_values."""
+        return _meta(call_by_meta(self.tq, self.worker.compute_values, batch))
+
+    def update_critic(self, batch: KVBatchMeta) -> dict[str, Any]:
+        """Fit the values to the returns of `batch`; returns the metrics critic/*."""
+        return _metrics(call_by_meta(self.tq, self.worker.update_critic, batch))
 
 
 class ReferenceWorkerGroup:
@@ -79,10 +99,18 @@ class ReferenceWorkerGroup:
 
     def compute_ref_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Overwrite `log_probs` of the rows of `batch` with the reference's; see ReferenceWorker."""
-        meta = call_by_meta(self.tq, self.worker.compute_ref_log_prob, batch)
-        assert isinstance(meta, KVBatchMeta)
-        return meta
+        return _meta(call_by_meta(self.tq, self.worker.compute_ref_log_prob, batch))
 
     def close(self) -> None:
         """End the worker."""
         self.worker.close()
+
+
+def _meta(result: Any) -> KVBatchMeta:
+    assert isinstance(result, KVBatchMeta)
+    return result
+
+
+def _metrics(result: Any) -> dict[str, Any]:
+    assert isinstance(result, dict)
+    return result

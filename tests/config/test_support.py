@@ -42,6 +42,7 @@ OF_LOSSES = ("actor_rollout_ref.actor.policy_loss.", "actor_rollout_ref.actor.ta
 NOT_IN_SOURCE = {
     "kitlib.data_dir",  # other settings follow it
     "actor_rollout_ref.actor.grad_clip",  # optim.clip_grad follows it
+    "critic.grad_clip",  # the same
     "actor_rollout_ref.rollout.multi_turn.enable",  # as in verl, read by nobody
     "algorithm.filter_groups.max_num_gen_batches",  # the same
     "trainer.project_name",  # labels, kept in the settings of the run folder
@@ -82,10 +83,10 @@ def test_the_defaults_are_supported() -> None:
 
 def test_a_setting_that_would_be_ignored_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as caught:
-        require_supported(load_config(["trainer.critic_warmup=5", "critic.enable=true"]))
+        require_supported(load_config(["trainer.log_val_generations=5", "kitlib.runtime=ray"]))
     first, second = str(caught.value).splitlines()
-    assert "trainer.critic_warmup=5 is not supported by this version: set trainer.critic_warmup=0" in first + second
-    assert "critic.enable=true is not supported by this version: set critic.enable=null or false" in first + second
+    assert "trainer.log_val_generations=5 is not supported by this version: set trainer.log_val_generations=0" in first
+    assert "kitlib.runtime=ray is not supported by this version: set kitlib.runtime=local" in second
 
 
 def test_a_missing_gpu_is_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

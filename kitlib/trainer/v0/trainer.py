@@ -65,8 +65,8 @@ class PPOTrainerV0(Reporting):
         self.train_dataloader, self.val_dataloader = parts.train_dataloader, parts.val_dataloader
         self.train_iterator = iter(self.train_dataloader)
         self.steps_per_epoch, self.total_training_steps = parts.steps_per_epoch, parts.total_training_steps
-        self.actor_rollout_wg, self.worker = parts.actor_rollout_wg, parts.actor_rollout_wg.worker
-        self.reference = parts.ref_policy_wg.worker if parts.ref_policy_wg is not None else None
+        self.actor_rollout_wg, self.worker = parts.workers.actor, parts.workers.actor.worker
+        self.reference = parts.workers.reference.worker if parts.workers.reference is not None else None
         self.kl_ctrl_in_reward = get_kl_controller(self.config.algorithm.kl_ctrl)
         self.checkpoint_manager = parts.checkpoint_manager
         folder = self.config.trainer.rollout_data_dir

@@ -1,4 +1,4 @@
-"""A language model sharded with FSDP2, its optimizer and its schedule.
+"""A language model, or a critic, sharded with FSDP2, its optimizer and its schedule.
 
 verl 0.9.1: workers/engine/fsdp/transformer_impl.py, FSDPEngine (strategy fsdp2). Left out: FSDP1, sequence and tensor
 parallelism, hybrid sharding, offload to the CPU, quantisation-aware training, LoRA, sharded checkpoints.
@@ -18,7 +18,7 @@ a 2-layer model on one core.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 
 from kitlib.models import no_progress_bars
 from kitlib.workers.engine.optim import build_lr_scheduler, build_optimizer
-from kitlib.workers.engine.scoring import TokenScorer, TokenScores
+from kitlib.workers.engine.scoring import TokenScorer
 from kitlib.workers.engine.state import load_engine, save_engine, without_ties
 from kitlib.workers.errors import WorkerError
 from kitlib.workers.process_group import ProcessGroupLease
@@ -45,12 +45,13 @@ class FSDPEngine:
     """One model with FSDP2 around it.
 
     Args:
-        model: a causal language model with float32 weights; it is sharded in place and belongs to the engine.
+        model: a model of transformers with float32 weights; it is sharded in place and belongs to the engine.
         optim: config section with the optimizer and the schedule (`actor.optim`); None for a model never trained.
         device: cpu or cuda[:i].
         param_dtype: of weights and activations in forward and backward; always float32 on a CPU.
         reshard_after_forward: free the gathered weights of a layer between forward and backward.
         gradient_checkpointing: trade a second forward for the memory of activations.
+        make_scorer: what the model is asked for, TokenScorer or ValueScorer; called before the model is sharded.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class FSDPEngine:
         param_dtype: torch.dtype = torch.bfloat16,
         reshard_after_forward: bool = True,
         gradient_checkpointing: bool = False,
+        make_scorer: Callable[[Any], Callable[..., Any]] = TokenScorer,
     ) -> None:
         self.device = device
         self.group = ProcessGroupLease(device)
@@ -71,7 +73,7 @@ class FSDPEngine:
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
         # Before sharding: fully_shard looks up the root's parameters, and the hook must sit on the module that stays.
-        self.score_tokens = TokenScorer(model)
+        self.score_tokens = make_scorer(model)
         self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
         self.optimizer = build_optimizer(model.parameters(), optim) if optim is not None else None
         self.lr_scheduler = build_lr_scheduler(self.optimizer, optim) if self.optimizer is not None else None
@@ -88,17 +90,18 @@ class FSDPEngine:
         fully_shard(self.model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
 
     @torch.no_grad()
-    def infer(self, rows: Rows, chosen: Tensor, temperature: float, with_entropy: bool) -> TokenScores:
-        """Score the `chosen` response tokens, bool [num_rows, max R], without gradients."""
+    def infer(self, rows: Rows, chosen: Tensor, *options: Any, **more: Any) -> Any:
+        """Score the `chosen` response tokens, bool [num_rows, max R], without gradients; the options are the
+        scorer's."""
         self.model.eval()
-        scores = self.score_tokens(rows, chosen, temperature, with_entropy)
+        scores = self.score_tokens(rows, chosen, *options, **more)
         self.reshard()
         return scores
 
-    def forward(self, rows: Rows, chosen: Tensor, temperature: float, with_entropy: bool) -> TokenScores:
+    def forward(self, rows: Rows, chosen: Tensor, *options: Any, **more: Any) -> Any:
         """As `infer`, with gradients."""
         self.model.train()
-        return self.score_tokens(rows, chosen, temperature, with_entropy)
+        return self.score_tokens(rows, chosen, *options, **more)
 
     def backward(self, loss: Tensor, is_last_micro_batch: bool) -> None:
         """Add the gradient of `loss`; ranks exchange gradients once, after the last micro-batch of an optimizer
@@ -118,8 +121,9 @@ class FSDPEngine:
         if not math.isfinite(grad_norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise WorkerError(
-                f"the gradient norm is {grad_norm}: a loss input is NaN or infinite (advantages, old_log_probs), "
-                "or the learning rate actor_rollout_ref.actor.optim.lr is too high. The weights were not changed"
+                f"the gradient norm is {grad_norm}: a loss input is NaN or infinite (advantages, old_log_probs, "
+                "returns), or the learning rate (actor_rollout_ref.actor.optim.lr, critic.optim.lr) is too high. The "
+                "weights were not changed"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -30,6 +30,11 @@ class TokenScores:
     entropy: Tensor | None
     """float32 [num_chosen], in nats; None if it was not asked for."""
 
+    def columns(self) -> dict[str, Tensor]:
+        """What was asked for, by the name of the field it becomes."""
+        found = {"log_probs": self.log_probs, "entropy": self.entropy}
+        return {name: values for name, values in found.items() if values is not None}
+
 
 class TokenScorer:
     """Scores tokens with a model whose output head sees only the chosen positions."""
@@ -70,3 +75,25 @@ class TokenScorer:
 def entropy_from_logits(logits: Tensor) -> Tensor:
     """H = log sum exp(z) - sum softmax(z) z over the last dimension, in nats."""
     return torch.logsumexp(logits, dim=-1) - (logits.softmax(dim=-1) * logits).sum(dim=-1)
+
+
+class ValueScorer:
+    """Reads the one number a position that a token classifier with one label gives."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        if getattr(model, "num_labels", None) != 1:
+            raise WorkerError(f"{type(model).__name__} has no head of width 1: load it with load_value_model")
+        model.register_forward_hook(self._detach_from_head)
+
+    @staticmethod
+    def _detach_from_head(model: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        """FSDP2 warns about an output that is a view of something else, as a linear layer's is."""
+        output.logits = output.logits.clone()
+        return output
+
+    def __call__(self, rows: Rows, chosen: Tensor) -> Tensor:
+        """The value before each `chosen` response token, bool [num_rows, max R]: float32 [num_chosen]."""
+        row, position = rows.positions(chosen)
+        logits = self._model(**rows.sequence, use_cache=False).logits  # [num_rows, max S, 1]
+        return logits[row, position, 0].float()
