@@ -163,13 +163,14 @@ def read_events(path: str | Path) -> list[Event]:
     events, lines = [], Path(path).read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is incomplete or empty
         try:
-            events.append(_event_of(json.loads(line)))
+            events.append(event_of(json.loads(line)))
         except (ValueError, TypeError, KeyError) as error:
             raise QueueFileError(f"{path}, line {number}: no event of a queue ({error})") from error
     return events
 
 
-def _event_of(data: dict[str, Any]) -> Event:
+def event_of(data: dict[str, Any]) -> Event:
+    """The event that was written as `vars(event)` in JSON; `data` is used up."""
     columns = data.pop("fields").items()
     fields = {name: None if column is None else _column_of(*column) for name, column in columns}
     return Event(fields=fields, keys=tuple(data.pop("keys")), tags=tuple(data.pop("tags")), **data)
