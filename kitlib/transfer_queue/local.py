@@ -284,10 +284,14 @@ class TransferQueue(AsyncTwins):
             tags = {name: partitions[name].copy_tags(keys) for name, keys in written.items() if keys}
             return Changes(self._version, False, tags, cleared)
 
-    def snapshot(self, partition_id: str | None = None) -> QueueSnapshot:
-        """A frozen picture of all partitions or of one; see take_snapshot."""
+    def snapshot(self, partition_id: str | None = None, keys: Sequence[str] | None = None) -> QueueSnapshot:
+        """A frozen picture of all partitions or of one, of all keys or of these; see take_snapshot.
+
+        Unknown keys are left out. A picture of a few keys costs what they cost: with `changes`, a reader keeps up
+        with a large queue.
+        """
         with self._changed:
-            return picture(self._controller, partition_id)
+            return picture(self._controller, partition_id, keys)
 
     # -- saving and closing -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ not change it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -95,16 +95,21 @@ def take_snapshot(tq: Any, partition_id: str | None = None) -> QueueSnapshot:
     return snapshot(partition_id)
 
 
-def picture(controller: Controller, partition_id: str | None = None) -> QueueSnapshot:
-    """Copy what the controller knows; the caller holds the lock."""
+def picture(
+    controller: Controller, partition_id: str | None = None, keys: Sequence[str] | None = None
+) -> QueueSnapshot:
+    """Copy what the controller knows, of all keys or of these as far as they exist; the caller holds the lock."""
     wanted = controller.partitions if partition_id is None else {partition_id} & controller.partitions.keys()
     cells = tuple(controller.cells.cells)
-    return QueueSnapshot(time.time(), {name: _partition_picture(controller, name, cells) for name in wanted})
+    return QueueSnapshot(time.time(), {name: _partition_picture(controller, name, cells, keys) for name in wanted})
 
 
-def _partition_picture(controller: Controller, partition_id: str, cells: tuple[Cell, ...]) -> PartitionSnapshot:
+def _partition_picture(
+    controller: Controller, partition_id: str, cells: tuple[Cell, ...], keys: Sequence[str] | None
+) -> PartitionSnapshot:
     partition = controller.partitions[partition_id]
-    rows = np.fromiter(partition.indexes.values(), dtype=np.int64, count=len(partition.indexes))
+    indexes = partition.indexes if keys is None else controller.lookup(partition_id, keys)
+    rows = np.fromiter(indexes.values(), dtype=np.int64, count=len(indexes))
     codes = controller.codes[rows, : len(controller.columns)]
     present = codes > 0
     used = np.any(present, axis=0)
@@ -112,8 +117,8 @@ def _partition_picture(controller: Controller, partition_id: str, cells: tuple[C
         codes, present = codes[:, used], present[:, used]
     return PartitionSnapshot(
         partition_id=partition_id,
-        keys=tuple(partition.indexes),
-        tags=tuple(partition.copy_tags().values()),
+        keys=tuple(indexes),
+        tags=tuple(partition.copy_tags(None if keys is None else indexes).values()),
         fields=tuple(field for field, column in controller.columns.items() if used[column]),
         present=present,
         codes=codes,

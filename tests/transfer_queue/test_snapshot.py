@@ -242,3 +242,16 @@ def test_threads_never_see_a_value_under_another_key() -> None:
     assert wrong == []
     assert tq.kv_list() == {"p": {}}
     assert take_snapshot(tq).partitions["p"].keys == ()
+
+
+def test_a_picture_of_a_few_keys_shows_them_as_the_whole_one_does() -> None:
+    tq = TransferQueue()
+    tq.kv_batch_put(["a", "b", "c"], "p", tags=[{"t": 1}, {"t": 2}, {"t": 3}])
+    tq.kv_put("b", "p", {"x": torch.ones(2)})
+    tq.kv_put("a", "p", {"y": torch.ones(3)})
+    few, whole = (tq.snapshot("p", keys).partitions["p"] for keys in (["c", "b", "gone"], None))
+    assert few.keys == ("c", "b")
+    assert few.fields == ("x",)  # nobody in the picture has y
+    assert [few.tag_of(key) for key in few.keys] == [{"t": 3}, {"t": 2}]
+    assert (few.cell("b", "x"), few.cell("c", "x")) == (whole.cell("b", "x"), None)
+    assert tq.snapshot("q", ["a"]).partitions == {}
