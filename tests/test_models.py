@@ -10,7 +10,14 @@ import torch
 
 from kitlib.lessons.make_data.sft import build_model
 from kitlib.lessons.make_data.tokenizer import IM_END, build_tokenizer
-from kitlib.models import ModelError, load_causal_lm, load_model_config, load_tokenizer
+from kitlib.models import (
+    ModelError,
+    load_causal_lm,
+    load_model_config,
+    load_reward_model,
+    load_tokenizer,
+    load_value_model,
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +175,28 @@ def test_model_that_is_no_causal_lm(copied_folder: Path) -> None:
 def test_loading_prints_no_progress_bar(model_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     load_causal_lm(model_folder)
     assert "Loading weights" not in "".join(capfd.readouterr())
+
+
+def test_a_critic_is_the_trunk_of_the_language_model_under_a_head_of_width_1(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    critic, policy = load_value_model(model_folder), load_causal_lm(model_folder)
+    trunk = {name: value for name, value in critic.state_dict().items() if name.startswith("model.")}
+    assert set(trunk) == {name for name in policy.state_dict() if name.startswith("model.")}
+    assert all(torch.equal(value, policy.state_dict()[name]) for name, value in trunk.items())
+    assert critic.score.out_features == 1
+    assert critic.dropout.p == 0.0
+    critic.save_pretrained(tmp_path)
+    assert torch.equal(load_value_model(tmp_path).score.weight, critic.score.weight)  # a saved head is not made anew
+
+
+def test_a_reward_model_needs_its_head_in_the_checkpoint(model_folder: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"reward.reward_model.model_path\) lacks 1 weights of .*among them score.weight"
+    ):
+        load_reward_model(model_folder)
+
+
+def test_a_missing_critic_names_its_own_setting() -> None:
+    with pytest.raises(ModelError, match=r"no model folder '/nowhere'; critic.model.path names"):
+        load_value_model("/nowhere")

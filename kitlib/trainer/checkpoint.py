@@ -5,7 +5,7 @@ utils/checkpoint/checkpoint_manager.py (find_latest_ckpt_path, ensure_checkpoint
 
     <trainer.default_local_dir>/
       global_step_8/
-        actor/                             see workers/engine/state.py
+        actor/, critic/                    see workers/engine/state.py
         data.pt                            position in the training data
         transfer_queue/                    prompts in flight and finished groups (async modes)
         checkpoint.json                    what the folder has to hold: step, mode, size of every file

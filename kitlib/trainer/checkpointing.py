@@ -47,7 +47,7 @@ from kitlib.transfer_queue import explain_get
 from kitlib.transfer_queue.errors import QueueFileError
 from kitlib.workers.errors import CheckpointError
 from kitlib.workers.state_files import read_state, write_state
-from kitlib.workers.worker_group import LocalWorkerGroup
+from kitlib.workers.worker_group import CriticWorkerGroup, LocalWorkerGroup
 
 
 class Checkpointing(Validating):
@@ -58,9 +58,10 @@ class Checkpointing(Validating):
     checkpoint_root: Path | None
     resumed_from: Path | None
 
-    def checkpointed_workers(self) -> dict[str, LocalWorkerGroup]:
+    def checkpointed_workers(self) -> dict[str, LocalWorkerGroup | CriticWorkerGroup]:
         """Workers with a state, by their folder in the checkpoint."""
-        return {"actor": self.actor_rollout_wg}
+        critic = {} if self.critic_wg is None else {"critic": self.critic_wg}
+        return {"actor": self.actor_rollout_wg, **critic}
 
     @stage("save_checkpoint")
     def save_checkpoint(self) -> Path:
