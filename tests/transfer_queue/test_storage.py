@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from kitlib.transfer_queue import QueueValueError, TransferQueue
+from kitlib.transfer_queue import QueueValueError, TransferQueue, jagged
 from kitlib.transfer_queue.blocks import Block, DenseBlock
 from kitlib.transfer_queue.storage import StorageUnits
 
@@ -73,6 +76,38 @@ def test_a_get_of_one_field_does_not_touch_the_others() -> None:
     tq.kv_put("a", "p", {"x": torch.ones(3), "y": torch.ones(3)})
     tq._storage.units[0]._rows[0]["y"].row = None  # type: ignore[assignment, method-assign]
     assert tq.kv_batch_get("a", "p", "x")["x"].values().tolist() == [1, 1, 1]
+
+
+class FreshMemory(TorchDispatchMode):
+    """Adds up the bytes of memory that the calls inside take for their results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(args) if type(leaf) is torch.Tensor}
+        result = func(*args, **(kwargs or {}))
+        if type(result) is torch.Tensor and result.untyped_storage().data_ptr() not in known:
+            self.num_bytes += result.untyped_storage().nbytes()
+        return result
+
+
+@pytest.mark.parametrize("layout", ["dense", "jagged", "single row"])
+def test_a_put_copies_a_tensor_once_and_a_get_once_more(layout: str) -> None:
+    length = 10_000
+    values = torch.ones(2, length)
+    columns = {"dense": values, "jagged": jagged([values[0], values[1, 1:]]), "single row": values[:1]}
+    rows, tq = len(columns[layout]), TransferQueue()
+    for verb in ("put", "get"):
+        with FreshMemory() as fresh:
+            if verb == "get":
+                tq.kv_batch_get(["a", "b"][:rows], "p")
+            elif layout == "single row":
+                tq.kv_put("a", "p", {"x": values[0]})
+            else:
+                tq.kv_batch_put(["a", "b"], "p", TensorDict({"x": columns[layout]}, batch_size=rows))
+        assert 0.99 < fresh.num_bytes / (rows * length * 4) < 1.01, verb
 
 
 def test_needs_a_unit() -> None:
