@@ -140,7 +140,7 @@ def test_two_views_share_the_picture_and_keep_their_filters(notebook: Notebook) 
     notebook.run("shown.stage = 'compute_advantage'")
     for grid in (first, second):
         grid.says("verdict", "NOT READY")
-    notebook.run("assert len(shown._desk.views) == 2")
+    notebook.run("assert len(shown._requests.views) == 2")
 
 
 def test_a_lost_message_is_noticed_and_mended(notebook: Notebook) -> None:

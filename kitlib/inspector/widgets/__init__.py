@@ -7,8 +7,9 @@ Both show what `presence` and `group_board` show and judge by the same contract.
 (anywidget, ipywidgets), which is imported when a widget is made and never by `import kitlib`.
 
 Reading order: `feed` (where pictures come from), `grid` (what the browser holds, and what changed), `wire` (the bytes
-of a change), `palette` (how a cell is judged and drawn), `desk` (the conversation with the browser), `watcher` (the
-thread), `inspector`; then `static/*.js` in the order of `assets.SCRIPTS`.
+of a change), `shown` (the picture of now), `palette` (how a cell is judged and drawn), `desk` and `requests` (the two
+halves of the conversation with the browser), `watcher` (the thread), `inspector`; then `static/*.js` in the order of
+`assets.SCRIPTS`.
 """
 
 from kitlib.inspector.widgets.html_inspector import HtmlInspector

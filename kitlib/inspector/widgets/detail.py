@@ -27,9 +27,9 @@ TOKEN_FIELDS = ("prompts", "responses", "input_ids")
 Facts = list[tuple[str, str]]  # (label, text), printable
 
 
-def describe(feed: Feed, part: PartitionSnapshot | None, key: str | None, field: str) -> Facts:
+def describe(feed: Feed, part: PartitionSnapshot | None, key: str, field: str) -> Facts:
     """The facts of one cell; field "" asks for the row alone."""
-    if part is None or key is None or key not in part:
+    if part is None or key not in part:
         return [("gone", "the row is no longer in the queue")]
     facts = [("tags", describe_tags([part.tag_of(key)])), ("fields", f"{len(part.fields_of(key))} on this row")]
     if not field:
@@ -53,7 +53,7 @@ def _written(feed: Feed, part: PartitionSnapshot, key: str, field: str) -> str:
     return f"by {by} (the contract; watch(queue) records who it was)" if by else "not in the contract"
 
 
-def read_value(feed: Feed, partition_id: str, key: str | None, field: str, tokenizer: Any = None) -> Facts:
+def read_value(feed: Feed, partition_id: str, key: str, field: str, tokenizer: Any = None) -> Facts:
     """A few numbers or the text of one cell, read from the live queue."""
     if feed.tq is None:
         return [("value", "a recording holds no values")]

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kitlib.inspector.widgets.need import EmptyRecordingError
-from kitlib.transfer_queue import QueueSnapshot, take_snapshot
+from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot, take_snapshot
 
 POLL_SECONDS = 1.0  # between two looks at a queue that cannot say when it changes (the package on Ray)
+
+
+class News(NamedTuple):
+    """Keys that were cleared, and a picture of those that were written, up to a version or a little later."""
+
+    version: int
+    cleared: frozenset[str]
+    part: PartitionSnapshot | None
 
 
 class Feed:
@@ -61,6 +69,25 @@ class Feed:
     def newest(self) -> QueueSnapshot:
         """The queue as it is now; of a recording the last moment."""
         return self.moments[-1] if self.tq is None else take_snapshot(self.tq)
+
+    def news(self, partition_id: str, since: int) -> News | None:
+        """What changed in a partition after version `since`; None if the queue cannot tell, or not so far back."""
+        if not hasattr(self.tq, "changes"):
+            return None
+        changes = self.tq.changes(since, partition_id)  # type: ignore[union-attr]
+        if changes.is_complete:
+            return None
+        written = list(changes.tags.get(partition_id, ()))
+        part = self.tq.snapshot(partition_id, written).partitions.get(partition_id)  # type: ignore[union-attr]
+        return News(changes.version, frozenset(changes.cleared.get(partition_id, ())), part)
+
+    def picture_of(self, partition_id: str, key: str) -> QueueSnapshot:
+        """One row as it is now; only for a queue that has `news`."""
+        return self.tq.snapshot(partition_id, [key])  # type: ignore[union-attr]
+
+    def version(self) -> int:
+        """Of the queue, before a picture of it is taken."""
+        return getattr(self.tq, "version", 0)
 
     def wait(self, since: int, timeout: float) -> int:
         """Sleep until the queue's version exceeds `since`, for at most `timeout` seconds; returns the version.

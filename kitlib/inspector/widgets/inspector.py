@@ -18,6 +18,7 @@ from kitlib.inspector.widgets.desk import Desk, Message
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.need import need
 from kitlib.inspector.widgets.panels import Panels
+from kitlib.inspector.widgets.requests import Requests
 from kitlib.inspector.widgets.still import Display, as_bundle, bundle_of, has_kernel, still_views
 from kitlib.inspector.widgets.watcher import Watcher
 
@@ -64,15 +65,8 @@ class Inspector:
         self._n = n
         self._feed = Feed.of(source, history)
         self._outlet: CommOutlet = CommOutlet(height)
-        self._desk = Desk(
-            self._feed,
-            self._outlet,
-            Panels(n, why_waiting),
-            stage=stage,
-            config=config,
-            partition_id=partition_id,
-            tokenizer=tokenizer,
-        )
+        self._desk = Desk(self._feed, self._outlet, Panels(n, why_waiting), stage, config, partition_id)
+        self._requests = Requests(self._desk, tokenizer)
         self._watcher = Watcher(self._feed, self._desk, period=1 / hz)
         self._display = Display()
         self._outlet.control.on_msg(_Forward(self))
@@ -92,7 +86,7 @@ class Inspector:
     @property
     def partition_id(self) -> str:
         """The partition that is shown; set it to choose another."""
-        return self._desk.partition_id
+        return self._desk.shown.partition_id
 
     @partition_id.setter
     def partition_id(self, partition_id: str) -> None:
@@ -161,15 +155,15 @@ class Inspector:
         """The static views of what is shown; of a live queue that is being followed, as it is now."""
         desk = self._desk
         with desk.lock:
-            is_now = self._feed.is_live and desk.is_following and not self._feed.has_ended and not self.is_closed
+            is_now = desk.shown.is_live and not self.is_closed
             if is_now:
                 desk.look(changed=True)
             tq = self._feed.tq if is_now else None
-            return still_views(desk.snapshot, tq, desk.stage, desk.config, desk.partition_id, self._n)
+            return still_views(desk.shown.snapshot, tq, desk.stage, desk.config, desk.shown.partition_id, self._n)
 
     def _handle(self, message: Message) -> None:
-        self._desk.handle(message)
-        if message.get("kind") == "bye" and not self._desk.views:
+        self._requests.handle(message)
+        if message.get("kind") == "bye" and not self._requests.views:
             _on_a_page.discard(self)
         elif message.get("kind") == "hello":
             _on_a_page.add(self)

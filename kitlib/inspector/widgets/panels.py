@@ -66,13 +66,13 @@ class Panels:
                 yield name, html
 
     def _html(self, name: str, desk: Desk) -> str:
+        shown = desk.shown
         try:
             if name == "presence":
-                return presence(desk.snapshot, desk.stage, desk.config, desk.partition_id).html()
+                return presence(shown.snapshot, desk.stage, desk.config, shown.partition_id).html()
             if name == "groups":
-                is_now = desk.feed.is_live and desk.is_following and not desk.feed.has_ended
-                source = desk.feed.tq if is_now else desk.snapshot
-                return group_board(source, self._n, desk.config, desk.partition_id).html()  # type: ignore[arg-type]
+                source = desk.feed.tq if shown.is_live else shown.snapshot
+                return group_board(source, self._n, desk.config, shown.partition_id).html()  # type: ignore[arg-type]
             assert self._why_waiting is not None, "offered only with a callable"
             said = self._why_waiting()
             return said.html() if isinstance(said, View) else _pre("nothing is waiting" if said is None else str(said))
