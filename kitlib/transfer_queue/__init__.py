@@ -22,6 +22,7 @@
     strict.py      StrictQueue: no silent overwriting either
     diff.py        what changed between two snapshots
     snapshot_file.py     a snapshot as a file
+    actors.py      who is calling
     events.py      the event log: who wrote what, when, over what
     watched.py     watch(): the verbs of any queue, recorded
     package.py, package_snapshot.py    the same verbs on Ray: the TransferQueue package
@@ -32,6 +33,7 @@ A queue has no global instance here: whoever needs one is handed it as an argume
 
 from __future__ import annotations
 
+from kitlib.transfer_queue.actors import LastWrite, acting_as
 from kitlib.transfer_queue.cells import Cell
 from kitlib.transfer_queue.client import TransferQueueClient
 from kitlib.transfer_queue.diff import PartitionDiff, SnapshotDiff, diff
@@ -46,7 +48,7 @@ from kitlib.transfer_queue.errors import (
     QueueValueError,
     StrictWriteError,
 )
-from kitlib.transfer_queue.events import Event, EventLog, acting_as, read_events
+from kitlib.transfer_queue.events import Event, EventLog, read_events
 from kitlib.transfer_queue.explain import GetReport, explain_get, strict_get
 from kitlib.transfer_queue.journal import Changes
 from kitlib.transfer_queue.layout import jagged, lengths, list_of_dict_to_tensordict, padded
@@ -73,6 +75,7 @@ __all__ = [
     "GRPOGroupNSampler",
     "GetReport",
     "KVBatchMeta",
+    "LastWrite",
     "MissingFieldsError",
     "PartitionDiff",
     "PartitionSnapshot",

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from kitlib.transfer_queue.actors import LastWrite
 from kitlib.transfer_queue.blocks import Block
 from kitlib.transfer_queue.cells import CellTable
 from kitlib.transfer_queue.errors import QueueFullError
@@ -35,6 +36,7 @@ class Partition:
     indexes: dict[str, int] = field(default_factory=dict)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
     consumed: dict[str, set[str]] = field(default_factory=dict)  # task -> keys that it was handed
+    last_writes: dict[str, LastWrite] = field(default_factory=dict)  # unknown for what a checkpoint brought
     deep_tags: set[str] = field(default_factory=set)  # keys whose tag holds a container: a copy has to go deeper
 
     def copy_tags(self, keys: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
@@ -76,6 +78,10 @@ class Controller:
             indexes.append(index)
         return indexes, is_new
 
+    def sign(self, partition_id: str, keys: Sequence[str], write: LastWrite) -> None:
+        """Remember who wrote to these keys last."""
+        self.partitions[partition_id].last_writes.update(dict.fromkeys(keys, write))
+
     def lookup(self, partition_id: str, keys: Sequence[str]) -> dict[str, int]:
         """{key: index} of those keys that exist, in the order asked for."""
         partition = self.partitions.get(partition_id)
@@ -91,6 +97,7 @@ class Controller:
         for key in found:
             partition = self.partitions[partition_id]
             del partition.indexes[key], partition.tags[key]
+            partition.last_writes.pop(key, None)
             partition.deep_tags.discard(key)
             for keys_of_task in partition.consumed.values():
                 keys_of_task.discard(key)

@@ -12,36 +12,16 @@ one event as JSON, written when the call ends, so that another process can follo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from kitlib.transfer_queue.actors import LastWrite
 from kitlib.transfer_queue.cells import Cell, Layout
 from kitlib.transfer_queue.errors import QueueFileError
-
-NOBODY: dict[str, str] = {}
-_actor: ContextVar[dict[str, str]] = ContextVar("kitlib_queue_actor", default=NOBODY)
-
-
-def current_actor() -> dict[str, str]:
-    """The names that calls are signed with at this point."""
-    return _actor.get()
-
-
-@contextlib.contextmanager
-def acting_as(**who: str) -> Iterator[None]:
-    """Sign the calls inside with names such as stage= and worker=; inner names add to outer ones."""
-    token = _actor.set({**_actor.get(), **who})
-    try:
-        yield
-    finally:
-        _actor.reset(token)
 
 
 class Column(NamedTuple):
@@ -149,6 +129,19 @@ class EventLog:
                 cell = column.cell(event.keys.index(key))
                 writes.append(Write(event, cell, writes[-1].cell if writes else None))
         return writes
+
+    def last_writes(self, partition_id: str) -> dict[str, LastWrite]:
+        """The last put to every key of the partition that was not cleared since, as far as the log goes back."""
+        last: dict[str, LastWrite] = {}
+        for event in self.events():
+            if event.partition_id != partition_id or event.error is not None:
+                continue
+            if event.verb == "kv_clear":
+                for key in event.keys:
+                    last.pop(key, None)
+            elif event.is_put:
+                last.update(dict.fromkeys(event.keys, LastWrite(event.started_at, event.who, event.thread)))
+        return last
 
     def close(self) -> None:
         """Close the file; the ring stays readable."""

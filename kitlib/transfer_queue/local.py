@@ -25,6 +25,7 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
+from kitlib.transfer_queue.actors import LastWrite
 from kitlib.transfer_queue.arguments import (
     check_batch_size,
     check_partition,
@@ -144,8 +145,7 @@ class TransferQueue(AsyncTwins):
             self._check_open()
             _, is_new = self._controller.register(partition_id, keys)
             if is_new:
-                self._ring()
-                self._journal.note(self._version, partition_id, keys)
+                self._note_put(partition_id, keys)
 
     def _publish(
         self, keys: list[str], partition_id: str, blocks: Mapping[str, Block], tags: list[dict[str, Any]] | None
@@ -162,8 +162,7 @@ class TransferQueue(AsyncTwins):
             tags_of = controller.partitions[partition_id].tags
             merged = [tags_of[key] for key in keys]  # never changed in place; the handle copies them
             fields = controller.ready_fields(indexes)
-            self._ring()
-            self._journal.note(self._version, partition_id, keys)
+            self._note_put(partition_id, keys)
         return KVBatchMeta(keys=keys, tags=merged, partition_id=partition_id, fields=fields)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -334,6 +333,11 @@ class TransferQueue(AsyncTwins):
             self._storage = StorageUnits(len(self._storage.units))
             self._ring()
             self._journal.restart(self._version)
+
+    def _note_put(self, partition_id: str, keys: Sequence[str]) -> None:
+        self._controller.sign(partition_id, keys, LastWrite.now())
+        self._ring()
+        self._journal.note(self._version, partition_id, keys)
 
     def _ring(self) -> None:
         self._version += 1

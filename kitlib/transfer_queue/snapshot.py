@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kitlib.transfer_queue.actors import LastWrite
 from kitlib.transfer_queue.cells import Cell
 from kitlib.transfer_queue.controller import Controller
 from kitlib.transfer_queue.errors import QueueTypeError, QueueValueError
@@ -26,7 +27,8 @@ class PartitionSnapshot:
     order.
 
     present[i, j] says whether keys[i] has fields[j]; codes[i, j] is the position of its description in `cells`, 0 if
-    absent. consumed: {task: keys that it has been handed}.
+    absent. consumed: {task: keys that it has been handed}. last_writes: of every key, None where nobody knows; empty if
+    the queue does not keep them (then the log of a `watch`ed queue may).
     """
 
     partition_id: str
@@ -37,6 +39,7 @@ class PartitionSnapshot:
     codes: np.ndarray  # int32 [num_keys, num_fields]
     cells: tuple[Cell, ...]
     consumed: dict[str, frozenset[str]] = field(default_factory=dict)
+    last_writes: tuple[LastWrite | None, ...] = ()
 
     def has(self, key: str, field: str) -> bool:
         """True if the field is there for the key; False also for a field nobody has. QueueValueError for an unknown
@@ -53,6 +56,11 @@ class PartitionSnapshot:
     def tag_of(self, key: str) -> dict[str, Any]:
         """The tag of one key."""
         return self.tags[self._row(key)]
+
+    def last_write(self, key: str) -> LastWrite | None:
+        """Who put fields or a tag to the key last, and when; None if unknown."""
+        row = self._row(key)
+        return self.last_writes[row] if self.last_writes else None
 
     def cell(self, key: str, field: str) -> Cell | None:
         """What the value looks like, None if it is not there."""
@@ -86,13 +94,21 @@ class QueueSnapshot:
     taken_at: float
     partitions: dict[str, PartitionSnapshot]
 
+    def age(self, partition_id: str, key: str) -> float | None:
+        """Seconds from the last put to the key until the picture was taken; None if unknown."""
+        write = self.partitions[partition_id].last_write(key)
+        return None if write is None else self.taken_at - write.at
 
-def take_snapshot(tq: Any, partition_id: str | None = None) -> QueueSnapshot:
-    """A picture of any queue that offers `snapshot()`, of all partitions or of one (an unknown one is left out)."""
-    snapshot: Callable[[str | None], QueueSnapshot] | None = getattr(tq, "snapshot", None)
+
+def take_snapshot(tq: Any, partition_id: str | None = None, keys: Sequence[str] | None = None) -> QueueSnapshot:
+    """A picture of any queue that offers `snapshot()`, of all partitions or of one (an unknown one is left out).
+
+    keys: of these keys only; TransferQueue knows how, the package does not.
+    """
+    snapshot: Callable[..., QueueSnapshot] | None = getattr(tq, "snapshot", None)
     if snapshot is None:
         raise QueueTypeError(f"cannot take a snapshot of {type(tq).__name__}: it has no method `snapshot`")
-    return snapshot(partition_id)
+    return snapshot(partition_id) if keys is None else snapshot(partition_id, keys)
 
 
 def picture(
@@ -124,4 +140,5 @@ def _partition_picture(
         codes=codes,
         cells=cells,
         consumed={task: frozenset(keys) for task, keys in partition.consumed.items()},
+        last_writes=tuple(map(partition.last_writes.get, indexes)),
     )

@@ -1,7 +1,8 @@
 """A snapshot as a file: numpy's npz with one JSON header, no pickle, so that it opens anywhere numpy is.
 
     header.json      {"schema": "kitlib.queue_snapshot", "version": 1, "taken_at": ..., "partitions": [...]}
-                     a partition is {partition_id, keys, tags, fields, cells}
+                     a partition is {partition_id, keys, tags, fields, cells, consumed, writes, write_of}; key i was
+                     last written by writes[write_of[i]], a write is [seconds since the epoch, who, thread] or null
     0.codes, 1.codes the matrix of every partition: int32 [num_keys, num_fields]
 
 Tags keep what JSON knows (numbers, text, lists, dicts, null); any other value is written as its `repr`.
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kitlib.transfer_queue.actors import LastWrite
 from kitlib.transfer_queue.cells import Cell
 from kitlib.transfer_queue.errors import QueueFileError
 from kitlib.transfer_queue.snapshot import PartitionSnapshot, QueueSnapshot
@@ -58,6 +60,8 @@ def load_snapshot(path: str | Path) -> QueueSnapshot:
 
 
 def _partition_header(partition: PartitionSnapshot) -> dict[str, Any]:
+    writes = {id(write): write for write in partition.last_writes}  # keys of one put share one
+    place = {key: number for number, key in enumerate(writes)}
     return {
         "partition_id": partition.partition_id,
         "keys": partition.keys,
@@ -65,10 +69,13 @@ def _partition_header(partition: PartitionSnapshot) -> dict[str, Any]:
         "fields": partition.fields,
         "cells": partition.cells,
         "consumed": {task: sorted(keys) for task, keys in partition.consumed.items()},
+        "writes": list(writes.values()),
+        "write_of": [place[id(write)] for write in partition.last_writes],
     }
 
 
 def _partition(header: dict[str, Any], codes: np.ndarray) -> PartitionSnapshot:
+    writes = [None if write is None else LastWrite(*write) for write in header.get("writes", ())]
     return PartitionSnapshot(
         partition_id=header["partition_id"],
         keys=tuple(header["keys"]),
@@ -78,4 +85,5 @@ def _partition(header: dict[str, Any], codes: np.ndarray) -> PartitionSnapshot:
         codes=codes,
         cells=tuple(Cell(dtype, tuple(shape), layout, size) for dtype, shape, layout, size in header["cells"]),
         consumed={task: frozenset(keys) for task, keys in header["consumed"].items()},
+        last_writes=tuple(writes[place] for place in header.get("write_of", ())),
     )

@@ -10,18 +10,20 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from kitlib.transfer_queue.actors import current_actor
 from kitlib.transfer_queue.cells import tensor_cell
 from kitlib.transfer_queue.columns import flat_jagged
-from kitlib.transfer_queue.events import Column, Event, EventLog, current_actor
+from kitlib.transfer_queue.events import Column, Event, EventLog
 from kitlib.transfer_queue.metadata import KVBatchMeta
 from kitlib.transfer_queue.protocol import DataParser, Listing
+from kitlib.transfer_queue.snapshot import QueueSnapshot, take_snapshot
 
 
 def watch(queue: Any, log: EventLog | None = None) -> WatchedQueue:
@@ -46,6 +48,15 @@ class WatchedQueue:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
+
+    def snapshot(self, partition_id: str | None = None, keys: Sequence[str] | None = None) -> QueueSnapshot:
+        """The queue's own picture; last writes that the queue does not know are taken from the log."""
+        snapshot = take_snapshot(self._queue, partition_id, keys)
+        unsigned = {name: part for name, part in snapshot.partitions.items() if part.keys and not part.last_writes}
+        for name, part in unsigned.items():
+            known = self.log.last_writes(name)
+            unsigned[name] = replace(part, last_writes=tuple(known.get(key) for key in part.keys))
+        return replace(snapshot, partitions=snapshot.partitions | unsigned)
 
     def kv_put(
         self,

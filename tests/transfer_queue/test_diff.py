@@ -72,6 +72,8 @@ class TestFile:
         part, again = snapshot.partitions["p"], loaded.partitions["p"]
         assert (again.keys, again.fields, again.cells) == (part.keys, part.fields, part.cells)
         assert np.array_equal(again.codes, part.codes)
+        assert again.last_writes == part.last_writes
+        assert again.last_write("a") is not None
         assert again.tag_of("a") == {
             "t": 1,
             "nested": {"k": [1, None]},

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +18,16 @@ from kitlib.transfer_queue import (
     MissingFieldsError,
     QueueFullError,
     QueueRuntimeError,
+    QueueSnapshot,
     QueueTypeError,
     QueueValueError,
     TransferQueue,
+    acting_as,
     explain_get,
     jagged,
     strict_get,
     take_snapshot,
+    watch,
 )
 
 
@@ -92,6 +98,61 @@ class TestSnapshot:
             take_snapshot(tq).partitions["train"].tag_of("nope")
         with pytest.raises(QueueTypeError, match="list"):
             take_snapshot([])
+
+
+class TestLastWrite:
+    def test_says_who_put_to_a_key_last_and_how_long_ago(self) -> None:
+        tq = TransferQueue()
+        with acting_as(stage="rollout", worker="w1"):
+            tq.kv_batch_put(["a", "b"], "p", tags=[{}, {}])
+        with acting_as(stage="reward"):
+            tq.kv_put("b", "p", {"rm_scores": torch.ones(1)})
+        snapshot = take_snapshot(tq)
+        part = snapshot.partitions["p"]
+        a, b = part.last_write("a"), part.last_write("b")
+        assert a is not None
+        assert b is not None
+        assert (a.who, b.who) == ({"stage": "rollout", "worker": "w1"}, {"stage": "reward"})
+        assert a.thread == threading.current_thread().name
+        assert a.at <= b.at <= snapshot.taken_at
+        assert snapshot.age("p", "b") == snapshot.taken_at - b.at
+
+    def test_a_key_that_comes_back_is_signed_anew_and_a_loaded_one_not_at_all(self, tmp_path: Path) -> None:
+        tq = TransferQueue()
+        tq.kv_put("a", "p", tag={})
+        tq.kv_clear("a", "p")
+        with acting_as(stage="second"):
+            tq.kv_put("a", "p", tag={})
+        write = take_snapshot(tq).partitions["p"].last_write("a")
+        assert write is not None
+        assert write.who == {"stage": "second"}
+        tq.save_checkpoint(tmp_path)
+        tq.load_checkpoint(tmp_path)
+        assert take_snapshot(tq).age("p", "a") is None
+
+    def test_a_watched_queue_that_keeps_none_is_signed_from_the_log(self) -> None:
+        class Unsigned(TransferQueue):
+            """As the package: pictures without last writes."""
+
+            def snapshot(self, partition_id: str | None = None, keys: Any = None) -> QueueSnapshot:
+                snapshot = super().snapshot(partition_id, keys)
+                parts = {name: replace(part, last_writes=()) for name, part in snapshot.partitions.items()}
+                return replace(snapshot, partitions=parts)
+
+        queue = Unsigned()
+        queue.kv_put("before", "p", tag={})
+        tq = watch(queue)
+        with acting_as(stage="s"):
+            tq.kv_batch_put(["a", "gone"], "p", tags=[{}, {}])
+        tq.kv_clear("gone", "p")
+        with pytest.raises(QueueValueError):
+            tq.kv_batch_get("a", "p")
+        queue.kv_put("gone", "p", tag={})
+        part = take_snapshot(tq).partitions["p"]
+        write = part.last_write("a")
+        assert write is not None
+        assert write.who == {"stage": "s"}
+        assert [part.last_write(key) for key in ("before", "gone")] == [None, None]
 
 
 class TestExplainGet:
