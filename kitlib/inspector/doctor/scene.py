@@ -1,0 +1,146 @@
+"""One partition sorted into what the trainer takes its keys for: markers, rows, and keys that are neither.
+
+verl 0.9.1: trainer/ppo/v1/replay_buffer.py (a key is a prompt iff its tag says is_prompt; a row belongs to the prompt
+whose uid is the part before the first underscore) and trainer/ppo/v1/utils.py (the advantage stage cuts at the last
+two underscores). The two cuts differ for a uid with an underscore; `Row.uid` is the second, `Row.sampler_uid` the
+first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kitlib.keys import uid_of
+from kitlib.transfer_queue import PartitionSnapshot
+
+_ROW_KEY = re.compile(r"(.*)_([0-9]+)_([0-9]+)", re.DOTALL)
+_PADDING_KEY = re.compile(r"pad[0-9a-f]{8,}_[0-9]+_[0-9]+")
+SETTLED, IN_FLIGHT = ("finished", "failure"), ("pending", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key that is taken for a trajectory. session_id and index are None if the key does not tell them."""
+
+    key: str
+    position: int  # in the partition
+    tag: Mapping[str, Any]
+    uid: str
+    session_id: int | None
+    index: int | None
+    num_fields: int
+
+    @property
+    def sampler_uid(self) -> str:
+        return uid_of(self.key)
+
+    @property
+    def is_padding(self) -> bool:
+        """Marked as padding, or named like it."""
+        return bool(self.tag.get("is_padding")) or _PADDING_KEY.fullmatch(self.key) is not None
+
+    @property
+    def session(self) -> str:
+        """Name of the session: all outputs of one session share it."""
+        return self.key if self.session_id is None else f"{self.uid}_{self.session_id}"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The keys of one partition. markers: {uid: tag}. ghosts: keys without a field that are neither marker nor row."""
+
+    partition: PartitionSnapshot
+    markers: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Row]
+    ghosts: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.partition.partition_id
+
+    @cached_property
+    def rows_of(self) -> dict[str, list[Row]]:
+        """Real rows with at least one field, by uid."""
+        return grouped(row for row in self.rows.values() if row.num_fields and not row.is_padding)
+
+    def with_status(self, statuses: Iterable[str]) -> list[str]:
+        """Markers with one of these statuses, oldest first as the sampler takes them."""
+        wanted = frozenset(statuses)
+        found = [uid for uid, tag in self.markers.items() if tag.get("status") in wanted]
+        return sorted(found, key=lambda uid: whole(self.markers[uid].get("global_steps")) or 0)
+
+    @property
+    def settled(self) -> list[str]:
+        return self.with_status(SETTLED)
+
+    @property
+    def in_flight(self) -> list[str]:
+        return self.with_status(IN_FLIGHT)
+
+    def has(self, rows: Iterable[Row], field: str) -> list[bool]:
+        """Which of the rows have the field."""
+        column = self.partition.column_of.get(field)
+        if column is None:
+            return [False for _ in rows]
+        present = self.partition.present[:, column]
+        return [bool(present[row.position]) for row in rows]
+
+    def having(self, rows: Iterable[Row], field: str) -> list[Row]:
+        """The rows that have the field."""
+        rows = list(rows)
+        return [row for row, there in zip(rows, self.has(rows, field), strict=True) if there]
+
+
+def scene_of(partition: PartitionSnapshot) -> Scene:
+    """Sort the keys of a partition."""
+    markers: dict[str, Mapping[str, Any]] = {}
+    rows: dict[str, Row] = {}
+    ghosts: list[str] = []
+    counts = partition.present.sum(axis=1).tolist()  # fields a key
+    for position, (key, tag) in enumerate(zip(partition.keys, partition.tags, strict=True)):
+        if tag.get("is_prompt"):
+            markers[key] = tag
+        elif (match := _ROW_KEY.fullmatch(key)) is not None:
+            rows[key] = Row(key, position, tag, match[1], int(match[2]), int(match[3]), counts[position])
+        elif counts[position]:
+            rows[key] = Row(key, position, tag, uid_of(key), None, None, counts[position])
+        else:
+            ghosts.append(key)
+    return Scene(partition, markers, rows, tuple(ghosts))
+
+
+def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows by uid, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.uid, []).append(row)
+    return groups
+
+
+def sessions_of(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows by session, the outputs of a session in order of their index."""
+    sessions: dict[str, list[Row]] = {}
+    for row in rows:
+        sessions.setdefault(row.session, []).append(row)
+    for outputs in sessions.values():
+        if len(outputs) > 1:
+            outputs.sort(key=lambda row: -1 if row.index is None else row.index)
+    return sessions
+
+
+def last_outputs(rows: Iterable[Row]) -> list[Row]:
+    """The row that counts of every session: the one with the highest index."""
+    return [outputs[-1] for outputs in sessions_of(rows).values()]
+
+
+def keys_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    return tuple(row.key for row in rows)
+
+
+def whole(value: Any) -> int | None:
+    """The value if it is a whole number, else None: tags come from anywhere."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
