@@ -17,8 +17,8 @@ No prompt is lost: one that the dataloader has handed out is in the weights, evi
 mode nothing is in flight when a step is saved, and there is no queue to save.
 
 Differs from verl: it leaves the rows without a marker in the queue for ever. Training twice on them is impossible in
-both, since sampling starts from markers. The servers continue their random draws; verl's start anew from the seed. A
-queue with prompts in flight is refused in sync mode, where verl drops them.
+both, since sampling starts from markers. The servers continue their random draws and an adaptive KL coefficient its
+way; verl's start anew. A queue with prompts in flight is refused in sync mode, where verl drops them.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Checkpointing(Validating):
             self.trainer_mode,
             num_prompts=len(self.train_dataloader.dataset),
             rollout=self.parts.llm_server_manager.state_dict(),
+            kl_coef=self.kl_ctrl_in_reward.value,
         )
         folder = publish(draft, manifest)
         remove_old(self.checkpoint_root, self.global_steps, self.config.trainer.max_actor_ckpt_to_keep)
@@ -110,6 +111,8 @@ class Checkpointing(Validating):
         if manifest.trainer_mode != "sync":
             self._load_queue(folder / QUEUE)
         self.parts.llm_server_manager.load_state_dict(manifest.rollout)
+        if self.config.algorithm.kl_ctrl.type == "adaptive" and manifest.kl_coef is not None:
+            self.kl_ctrl_in_reward.value = manifest.kl_coef
         self.global_steps = manifest.global_steps
         rewind_logs(self.config, self.run_dir, self.global_steps)
         return folder

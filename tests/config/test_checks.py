@@ -30,6 +30,8 @@ BROKEN = [
     (["actor_rollout_ref.rollout.max_model_len=48"], ["max_model_len=48", "prompt_length=48"]),
     (["actor_rollout_ref.rollout.val_kwargs.do_sample=true"], ["do_sample=true", "temperature"]),
     (["trainer.resume_mode=resume_path"], ["trainer.resume_from_path"]),
+    (["actor_rollout_ref.actor.checkpoint.load_contents=[modle]"], ["load_contents names 'modle'", "mean model?"]),
+    (["trainer.max_actor_ckpt_to_keep=0"], ["trainer.max_actor_ckpt_to_keep=0", "at least 1"]),
     (["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=64"], ["critic.ppo_mini_batch_size=64"]),
 ]
 

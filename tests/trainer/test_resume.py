@@ -84,6 +84,17 @@ def test_a_finished_run_is_gone_on_with_when_it_gets_more_steps(tmp_path: Path, 
     assert [row["step"] for row in numbers(tmp_path)] == [1, 2]
 
 
+def test_an_adaptive_kl_coefficient_goes_on(tmp_path: Path) -> None:
+    kl_ctrl = {"type": "adaptive", "target_kl": 1e-9, "horizon": 10}
+    adaptive = {"algorithm__use_kl_in_reward": True, **{f"algorithm__kl_ctrl__{k}": v for k, v in kl_ctrl.items()}}
+    values = []
+    for last_step in (1, 2):
+        config = tiny_config("sync", trainer__total_training_steps=last_step, **adaptive)
+        run(tmp_path, config, lambda trainer: values.append(trainer.kl_ctrl_in_reward.value))
+    assert values[0] == config.algorithm.kl_ctrl.kl_coef
+    assert values[1] != values[0]
+
+
 # What becomes of the queue
 
 
@@ -247,6 +258,9 @@ def run_to_the_end(folder: Path, config: Config, num_kills: int) -> History:
         process = context.Process(target=killed_run.run, args=(folder, config, kill_at))
         process.start()
         process.join(60)
+        if process.is_alive():
+            process.kill()
+            pytest.fail(f"attempt {attempt} hangs; {kill_at=}")
         assert process.exitcode in (0, -signal.SIGKILL if kill_at is not None else 0)
     return History.read(folder)
 
@@ -280,6 +294,7 @@ def test_killed_at_random_moments_no_prompt_is_lost_and_none_is_trained_twice(
         tags = tq.kv_list("train")["train"]
         markers = [key for key, tag in tags.items() if tag.get("is_prompt")]
         waiting = list(zip(markers, tq.kv_batch_get(markers, "train", ["index"]).get("index").tolist(), strict=True))
+        assert len(waiting) == BATCH_SIZE  # the window of one batch has not grown
         rows_of = {key.split("_")[0] for key in tags} - set(markers)
         assert rows_of == {uid for step, uid, _ in history.trained if step == NUM_STEPS}  # nothing has leaked
 
