@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kitlib.transfer_queue import TransferQueue, list_of_dict_to_tensordict
+from tests.transfer_queue.conftest import OwnPartitions, package_queue  # noqa: F401  a fixture
 
 
 @dataclass
@@ -50,8 +51,12 @@ class Board:
         return set(self.tq.kv_list(partition_id).get(partition_id, {}))
 
 
-@pytest.fixture
-def board() -> Iterator[Board]:
+@pytest.fixture(params=["ours", pytest.param("package", marks=pytest.mark.ray)])
+def board(request: pytest.FixtureRequest) -> Iterator[Board]:
+    """An empty board on our store, and on the package where Ray is installed."""
+    if request.param == "package":
+        yield Board(OwnPartitions(request.getfixturevalue("package_queue")))
+        return
     queue = TransferQueue()
     yield Board(queue)
     queue.close()
