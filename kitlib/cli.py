@@ -2,6 +2,7 @@
 
     kitlib run [key=value ...] [--config FILE]       train; the defaults run the shipped demo
     kitlib config [key=value ...] [--config FILE]    print the settings that a run would use, and where each came from
+    kitlib doctor [FILE ...] [--address ADDRESS]     look at a queue and say what is wrong with it, and the way out
 
 verl 0.9.1: trainer/main_ppo.py, whose words `key=value` work here too. An error that kitlib raises on purpose is
 printed as its sentence and ends the command with status 2; Ctrl-C ends it with 130; anything else is a defect and
@@ -24,14 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the return value is the exit status."""
     args = parse(argv)
     try:
-        args.command(args)
+        return args.command(args) or 0
     except KitError as error:
         print(f"kitlib: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         print("kitlib: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    return 0
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -48,6 +48,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for command in (train, show):
         command.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.train_batch_size=32")
         command.add_argument("--config", metavar="FILE", help="YAML with settings; words key=value win over it")
+
+    look = commands.add_parser("doctor", help="look at a queue and say what is wrong with it, and the way out")
+    look.set_defaults(command=run_doctor, overrides=[])
+    add_doctor_arguments(look)
 
     args, rest = parser.parse_known_args(argv)
     options = [word for word in rest if word.startswith("-")]
@@ -67,6 +71,25 @@ def run(args: argparse.Namespace) -> None:
     from kitlib.run import train
 
     train(config, Console())
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kitlib doctor`."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a snapshot, a recording or a case file")
+    parser.add_argument("--case", action="store_true", help="FILEs are case files; prints one JSON object a line")
+    parser.add_argument("--address", help="of the Ray cluster of a run; auto: the one on this machine")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--stage", help="the stage about to run; default: guessed from the queue")
+    parser.add_argument("--config", metavar="FILE", help="YAML of the run's resolved config")
+    parser.add_argument("--step", type=int, help="the trainer's global_steps")
+    parser.add_argument("--no-values", action="store_true", help="leave out the rules that read values")
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """`kitlib doctor`: status 1 if there is an error."""
+    from kitlib.inspector.doctor.command import run_doctor as run_it
+
+    return run_it(args)
 
 
 def print_config(args: argparse.Namespace) -> None:

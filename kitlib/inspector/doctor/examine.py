@@ -7,7 +7,7 @@ hide the findings of the others, and the doctor must not be the reason that a ru
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kitlib.inspector.doctor.finding import Finding
@@ -59,6 +59,21 @@ def examine(situation: Situation, *, values: bool = True, without: Collection[st
         findings += [replace(one, reports=reports_of(one.kind)) for one in found if one.kind not in without]
     findings.sort(key=lambda finding: finding.rank)
     return Examination(tuple(findings), tuple(failures), tuple(checked), tuple(skipped), time.perf_counter() - began)
+
+
+def joined(parts: Sequence[Examination]) -> Examination:
+    """Several looks at one queue as one: every finding once, errors first; run if it ran anywhere."""
+    findings: dict[tuple[object, ...], Finding] = {}
+    for one in (finding for part in parts for finding in part.findings):
+        findings.setdefault((one.kind, one.partition, one.keys, one.fields), one)
+    checked = tuple(dict.fromkeys(name for part in parts for name in part.checked))
+    return Examination(
+        tuple(sorted(findings.values(), key=lambda finding: finding.rank)),
+        tuple(dict.fromkeys(failure for part in parts for failure in part.failures)),
+        checked,
+        tuple(dict.fromkeys(pair for part in parts for pair in part.skipped if pair[0] not in checked)),
+        sum(part.seconds for part in parts),
+    )
 
 
 def _why_not(rule: Rule, situation: Situation, values: bool, without: Collection[str]) -> str:

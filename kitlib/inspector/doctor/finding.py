@@ -58,12 +58,19 @@ class Finding:
             "partition": self.partition,
             "keys": list(self.keys),
             "fields": list(self.fields),
-            "numbers": dict(self.numbers),
+            "numbers": {name: _plain(value) for name, value in self.numbers.items()},
             "says": self.says,
             "way_out": self.way_out,
             "evidence": list(self.evidence),
             "reports": list(self.reports),
         }
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as Python's own; lists item by item."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
 
 
 def few(keys: Sequence[str], shown: int = 4) -> str:

@@ -45,7 +45,7 @@ def orphan_rows(s: Situation, scene: Scene) -> list[Row]:
     """Rows of a partition that belong to no marker and no batch."""
     if not _markers_are_due(s, scene):
         return []
-    held = set(s.batch.keys) if s.batch is not None and s.batch.partition_id == scene.name else set()
+    held = {*s.held, *(s.batch.keys if s.batch is not None and s.batch.partition_id == scene.name else ())}
     loose = [
         row
         for row in scene.rows.values()

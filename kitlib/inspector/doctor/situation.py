@@ -71,6 +71,8 @@ class Situation:
     observed: Observed = field(default_factory=Observed)
     events: EventLog | None = None
     has_values: bool = True
+    held: frozenset[str] = frozenset()  # rows that somebody works on, though no handle of them is known
+    is_guessed: bool = False  # the stage was guessed from the queue
     scalars_look_like_rows: bool = False  # the package's controller describes a scalar as a row of shape (1,)
 
     @cached_property
@@ -103,7 +105,7 @@ class Situation:
         if self.batch is not None:
             keys = dict.fromkeys(self.batch.keys)
             return [row for key in keys if (row := self.scene.rows.get(key)) is not None and row.num_fields]
-        return [row for row in self.scene.rows.values() if row.num_fields]
+        return [row for row in self.scene.rows.values() if row.num_fields and row.key not in self.held]
 
     @cached_property
     def real_rows(self) -> list[Row]:

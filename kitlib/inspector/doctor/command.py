@@ -1,0 +1,92 @@
+"""`kitlib doctor`: the doctor in a terminal.
+
+    kitlib doctor [--address ADDRESS]       look into a running queue (default: the Ray cluster on this machine)
+    kitlib doctor FILE                      a snapshot, a recording, a case file
+    kitlib doctor --json --case FILE ..     one JSON object a line and case file
+
+Exit status 0 without an error, 1 with one, 2 if the question was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kitlib.inspector.doctor.case_file import CaseFileError, read_case, situation_of
+from kitlib.inspector.doctor.diagnose import doctor
+from kitlib.inspector.doctor.examine import examine
+from kitlib.inspector.doctor.finding import Finding
+from kitlib.inspector.doctor.report import Report
+
+FOUND, REFUSED = 1, 2
+CASE_NAMES = ("kind", "severity", "keys", "fields", "numbers", "says", "way_out")
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """Run the command; the return value is the exit status."""
+    if args.case:
+        return _cases([Path(name) for name in args.files], not args.no_values)
+    reports = [*_reports(args)]
+    for report in reports:
+        print(json.dumps(report.as_dict(), default=str) if args.json else _text(report))
+    return FOUND if any(report.errors for report in reports) else 0
+
+
+def _reports(args: argparse.Namespace) -> Iterable[Report]:
+    arguments: dict[str, Any] = {
+        "stage": args.stage,
+        "config": _config(args.config),
+        "global_steps": args.step,
+        "values": not args.no_values,
+    }
+    for name in args.files:
+        yield doctor(name, **arguments)
+    if args.address or not args.files:
+        from kitlib.inspector.doctor.live import attached, look_twice
+
+        yield look_twice(attached(args.address or "auto", not args.no_values), **arguments)
+
+
+def _cases(paths: list[Path], values: bool) -> int:
+    status = 0
+    for path in paths:
+        try:
+            raw = read_case(path)
+            found = examine(situation_of(raw), values=values)
+        except (CaseFileError, KeyError, TypeError, ValueError) as error:
+            print(f"kitlib: {path}: no case file ({error!r})", file=sys.stderr)
+            status = REFUSED
+            continue
+        print(
+            json.dumps(
+                {"id": raw.get("id", path.stem), "findings": [_plain(one) for one in found.findings]}, default=str
+            )
+        )
+        for failure in found.failures:
+            print(f"kitlib: {path}: {failure.rule} could not be run: {failure.error}", file=sys.stderr)
+        if not status and any(one.severity == "error" for one in found.findings):
+            status = FOUND
+    return status
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    whole = finding.as_dict()
+    return {name: whole[name] for name in CASE_NAMES}
+
+
+def _text(report: Report) -> str:
+    import shutil
+
+    return report.text(max(60, shutil.get_terminal_size((120, 24)).columns))
+
+
+def _config(path: str | None) -> Any:
+    if path is None:
+        return None
+    from kitlib.inspector.recorded_config import RecordedConfig
+
+    return RecordedConfig(Path(path).read_text(encoding="utf-8"))

@@ -1,0 +1,168 @@
+"""`Report`: the findings of one look, as text, as a page, as JSON and as Python objects.
+
+1 error, 1 warning, 0 infos   train, before compute_advantage     63 rules over 128 keys in 14 ms
+finding                keys        what is wrong                                    way out
+error field_missing    9c02_5_0    rm_scores is on 127 of 128 rows and absent ..    Score these rows, or ..
+                                                                                    see: presence(target, ..)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from kitlib.inspector.doctor.examine import Examination
+from kitlib.inspector.doctor.finding import SEVERITIES, Finding, some
+from kitlib.inspector.doctor.rules import RULES
+from kitlib.inspector.names import ShortNames
+from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, cell, line
+from kitlib.inspector.render.states import State
+from kitlib.inspector.view import PAGE_BUDGET, View
+
+LOOKS = {"error": State.BAD, "warning": State.WARN, "info": State.DIM}
+NUM_KEYS = 4  # named in a cell
+WITH_STAGE = ("presence",)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the doctor says. Iterable; `report.findings`, `report.errors`, `report.view`, `report.as_dict()`."""
+
+    examination: Examination
+    stages: tuple[str, ...] = ()
+    is_guessed: bool = False
+    num_keys: Mapping[str, int] = field(default_factory=dict)
+    target: Any = field(default=None, repr=False)
+    config: Any = field(default=None, repr=False)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, errors first."""
+        return self.examination.findings
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return self.of("error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return self.of("warning")
+
+    @property
+    def ok(self) -> bool:
+        """True if there is neither an error nor a warning."""
+        return not (self.errors or self.warnings)
+
+    def of(self, word: str) -> tuple[Finding, ...]:
+        """The findings of a severity or of a kind."""
+        return tuple(one for one in self.findings if word in (one.severity, one.kind))
+
+    def __iter__(self) -> Any:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "findings": [one.as_dict() for one in self.findings],
+            "failures": [vars(one) for one in self.examination.failures],
+            "stages": list(self.stages),
+            "keys": dict(self.num_keys),
+            "checked": list(self.examination.checked),
+            "skipped": [list(pair) for pair in self.examination.skipped],
+            "seconds": round(self.examination.seconds, 4),
+        }
+
+    # Shown
+
+    @cached_property
+    def view(self) -> View:
+        """The report as a view: text and page."""
+        return View(_model(self), PAGE_BUDGET)
+
+    def text(self, width: int = 100) -> str:
+        return self.view.text(width)
+
+    def html(self) -> str:
+        return self.view.html()
+
+    def __rich__(self) -> Any:
+        return self.view.__rich__()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.view._repr_mimebundle_(include, exclude)
+
+    def view_of(self, finding: Finding) -> View:
+        """The view that shows a finding, made from the same target: presence, group board, ..."""
+        from kitlib.inspector.doctor.shown import view_of
+
+        return view_of(self, finding)
+
+
+def _model(report: Report) -> ViewModel:
+    names = ShortNames(key for one in report.findings for key in one.keys)
+    counts = {word: len(report.of(word)) for word in SEVERITIES}
+    worst = next((word for word in SEVERITIES if counts[word]), None)
+    verdict = ", ".join(some(number, word) for word, number in counts.items())
+    head = (verdict, LOOKS[worst]) if worst in ("error", "warning") else ("nothing is wrong", State.GOOD)
+    info = (verdict, State.DIM) if worst == "info" else ""
+    return ViewModel(
+        headline=line(head, info, (_where(report), State.PLAIN)),
+        facts=cell(_checked(report), State.DIM),
+        tables=(_table(report, names),) if report.findings else (),
+        notes=tuple(_notes(report, names)),
+    )
+
+
+def _where(report: Report) -> str:
+    said = " and ".join(f"before {stage}" for stage in report.stages)
+    return f"{said} (guessed from the queue)" if report.is_guessed and said else said
+
+
+def _checked(report: Report) -> str:
+    one = report.examination
+    keys = ", ".join(f"{name} {number:,}" for name, number in report.num_keys.items()) or "no partition"
+    return f"{len(one.checked)} of {len(RULES)} rules over the keys of {keys} in {one.seconds * 1e3:.0f} ms"
+
+
+def _table(report: Report, names: ShortNames) -> Table:
+    columns = (
+        Column("finding"),
+        Column("keys", flow=True),
+        Column("what is wrong", flow=True),
+        Column("way out", flow=True),
+    )
+    return Table(columns, tuple(_row(one, names) for one in report.findings), row_noun="findings")
+
+
+def _row(finding: Finding, names: ShortNames) -> tuple[Cell, ...]:
+    where = [Span(str(finding.partition), State.DIM)] if finding.partition else []
+    return (
+        line((finding.severity, LOOKS[finding.severity]), (finding.kind, State.STRONG)),
+        Cell((*names.spans(finding.keys, NUM_KEYS), *where)),
+        cell(finding.says),
+        line(finding.way_out, (f"see: {finding.view}", State.DIM)),
+    )
+
+
+def _notes(report: Report, names: ShortNames) -> list[Cell]:
+    notes = [
+        cell(f"{failure.rule} could not be run: {failure.error}", State.WARN) for failure in report.examination.failures
+    ]
+    for one in report.findings:
+        notes += [cell(f"{one.kind}: {text}", State.DIM) for text in one.evidence]
+        if one.reports and one.severity != "info":
+            notes.append(cell(f"{one.kind} was reported as {'; '.join(one.reports)}", State.DIM))
+    families = sorted({rule.family for rule in RULES if rule.name in report.examination.checked})
+    notes.append(cell(f"checked: {', '.join(families)}", State.DIM))
+    if skipped := report.examination.skipped:
+        reasons = dict.fromkeys(reason for _, reason in skipped)
+        notes.append(cell(f"not run: {some(len(skipped), 'rule')} ({'; '.join(reasons)})", State.DIM))
+    return [*notes, *([cell(names.note(), State.DIM)] if names.note() else [])]
