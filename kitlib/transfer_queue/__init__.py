@@ -25,10 +25,12 @@
     actors.py      who is calling
     events.py      the event log: who wrote what, when, over what
     watched.py     watch(): the verbs of any queue, recorded
+    drop_in.py     init(), close() and the verbs as functions, for code written for the package
     package.py, package_snapshot.py    the same verbs on Ray: the TransferQueue package
     errors.py      the errors
 
-A queue has no global instance here: whoever needs one is handed it as an argument named `tq`.
+A queue has no global instance here: whoever makes one (`TransferQueue()`, `package.connect(config)`) hands it on as an
+argument named `tq` and closes it (`tq.close()`). The module drop_in is the one exception.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from kitlib.transfer_queue.client import TransferQueueClient
 from kitlib.transfer_queue.diff import PartitionDiff, SnapshotDiff, diff
 from kitlib.transfer_queue.errors import (
     MissingFieldsError,
+    NoQueueError,
     QueueError,
     QueueFileError,
     QueueFullError,
@@ -77,6 +80,7 @@ __all__ = [
     "KVBatchMeta",
     "LastWrite",
     "MissingFieldsError",
+    "NoQueueError",
     "PartitionDiff",
     "PartitionSnapshot",
     "QueueError",

@@ -1,7 +1,8 @@
 """Save a queue to a folder and load it again: keys, tags, fields and values of all partitions.
 
     folder/
-      metadata.json            {"schema", "version", "state": "state-3f2a.pt", "num_bytes", "sha256", "user_metadata"}
+      metadata.json            {"schema", "version", "state": "state-3f2a.pt", "num_bytes", "sha256",
+                                "storage_saved", "user_metadata"}
       state-3f2a.pt            the rows, written by torch.save, read back with weights_only=True: data, no code
 
 The state is written under a new name and metadata.json is replaced last, in one step that either happens or does not.
@@ -55,6 +56,7 @@ def write_checkpoint(folder: str | Path, state: State, user_metadata: dict[str, 
         "state": name,
         "num_bytes": (folder / name).stat().st_size,
         "sha256": _hash(folder / name),
+        "storage_saved": True,  # as the package's metadata.json says
         "user_metadata": user_metadata or {},
     }
     replace_text(folder / METADATA, json.dumps(metadata, indent=2))

@@ -25,6 +25,10 @@ class QueueRuntimeError(QueueError, RuntimeError):
     """The call was well formed but could not be carried out: a closed queue, a parser that raised."""
 
 
+class NoQueueError(QueueRuntimeError, AssertionError):
+    """A verb of the module drop_in before its init() (the package raises the one or the other)."""
+
+
 class QueueFullError(QueueRuntimeError):
     """A put that would exceed the capacity in rows or in bytes; nothing of it was stored."""
 

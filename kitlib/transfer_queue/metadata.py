@@ -76,7 +76,9 @@ class KVBatchMeta:
     def reorder(self, indexes: list[int]) -> None:
         """Bring the rows into this order, in place. QueueValueError unless `indexes` has every row once."""
         if len(indexes) != self.size:
-            raise QueueValueError(f"reorder got {len(indexes)} indexes for a batch size of {self.size}")
+            raise QueueValueError(
+                f"reorder got {len(indexes)} indexes, which does not match the batch size of {self.size}"
+            )
         _refuse_duplicates("indexes", indexes)
         self.keys = [self.keys[index] for index in indexes]
         self.tags = [self.tags[index] for index in indexes]

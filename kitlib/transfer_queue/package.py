@@ -97,7 +97,7 @@ def connect(config: Mapping[str, Any] | None = None, num_cpus: int | None = None
     queue, naming the number to raise.
     """
     ray, module = _import("ray"), _import("transfer_queue")
-    num_units = _num_storage_units(config)
+    num_units = num_storage_units(config)
     if not ray.is_initialized():
         num_cpus = num_units + 1 + (os.cpu_count() or 1) if num_cpus is None else num_cpus
         ray.init(num_cpus=num_cpus, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
@@ -152,11 +152,18 @@ def _import(name: str) -> Any:
         ) from error
 
 
-def _num_storage_units(config: Mapping[str, Any] | None) -> int:
-    settings: Any = config or {}
-    for name in ("backend", "SimpleStorage"):
-        settings = settings.get(name) or {}
-    num_units = settings.get("num_data_storage_units", DEFAULT_STORAGE_UNITS)
+def setting(config: Mapping[str, Any] | None, *names: str) -> Any:
+    """A setting of the package's configuration by its path; None where it is not set."""
+    found: Any = config
+    for name in names:
+        found = None if found is None else found.get(name)
+    return found
+
+
+def num_storage_units(config: Mapping[str, Any] | None) -> int:
+    """backend.SimpleStorage.num_data_storage_units; QueueValueError if that is no whole number above 0."""
+    num_units = setting(config, "backend", "SimpleStorage", "num_data_storage_units")
+    num_units = DEFAULT_STORAGE_UNITS if num_units is None else num_units
     if not isinstance(num_units, int) or num_units < 1:
         raise QueueValueError(
             f"backend.SimpleStorage.num_data_storage_units must be a whole number >= 1: {num_units!r}"

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from kitlib.transfer_queue import Cell, QueueRuntimeError, QueueValueError, explain_get, strict_get
-from kitlib.transfer_queue.package import PackageQueue, _check_cpus, _num_storage_units, attach, connect
+from kitlib.transfer_queue.package import PackageQueue, _check_cpus, attach, connect, num_storage_units
 from kitlib.transfer_queue.package_snapshot import partition_of_status
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +37,10 @@ class TestBeforeItStarts:
             _check_cpus(ray, num_units=8)
 
     def test_reads_the_number_of_storage_units(self) -> None:
-        assert _num_storage_units(None) == 2
-        assert _num_storage_units({"backend": {"SimpleStorage": {"num_data_storage_units": 4}}}) == 4
+        assert num_storage_units(None) == 2
+        assert num_storage_units({"backend": {"SimpleStorage": {"num_data_storage_units": 4}}}) == 4
         with pytest.raises(QueueValueError, match="num_data_storage_units"):
-            _num_storage_units({"backend": {"SimpleStorage": {"num_data_storage_units": 0}}})
+            num_storage_units({"backend": {"SimpleStorage": {"num_data_storage_units": 0}}})
 
     def test_says_which_package_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
