@@ -40,7 +40,8 @@ def new_run_dir(config: Config) -> Path:
     folder = Path(config.kitlib.run_dir)
     if (folder / "metrics.jsonl").exists() and not _goes_on(config, folder):
         raise KitError(
-            f"kitlib.run_dir={folder} already holds a run (metrics.jsonl) and no checkpoint of it to go on from; name "
+            f"kitlib.run_dir={folder} already holds a run (metrics.jsonl) that cannot be gone on with: it has made no "
+            f"checkpoint, or trainer.resume_mode={config.trainer.resume_mode} does not name one of its own. Name "
             "another folder or remove it"
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -233,7 +233,7 @@ def test_kitlib_run_goes_on_in_its_folder_and_overwrites_no_other_run(tmp_path: 
     assert f"going on from {folder}/checkpoints/global_step_1" in (tmp_path / "out.txt").read_text()
     assert [row["step"] for row in numbers(folder)] == [1, 2]
     for refused in ({"resume_mode": "disable"}, {"default_local_dir": str(tmp_path / "elsewhere")}):
-        with pytest.raises(KitError, match="already holds a run .* no checkpoint of it to go on from"):
+        with pytest.raises(KitError, match="already holds a run .* that cannot be gone on with"):
             train(config(**{f"trainer__{name}": value for name, value in refused.items()}), console)
     path = {"resume_mode": "resume_path", "resume_from_path": str(folder / "checkpoints" / "global_step_1")}
     train(config(trainer__total_training_steps=2, **{f"trainer__{k}": v for k, v in path.items()}), console)
