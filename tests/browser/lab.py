@@ -171,6 +171,10 @@ class Notebook:
         """The text of a cell's outputs."""
         return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-Cell-outputWrapper").inner_text()
 
+    def value(self, expression: str) -> Any:
+        """What an expression is in the kernel, as JSON carries it."""
+        return json.loads(self.output(self.run(f"import json; print(json.dumps({expression}))")))
+
     def save(self) -> Any:
         """Write the file; returns what is in it."""
         self.page.evaluate(SAVE)

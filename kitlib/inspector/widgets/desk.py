@@ -31,6 +31,7 @@ from kitlib.inspector.widgets.shown import Shown
 from kitlib.inspector.widgets.wire import Change, names_blob
 
 Message = dict[str, Any]
+MANY = 20_000  # keys; with more, a verdict takes long enough to be waited for
 
 
 class Outlet(Protocol):
@@ -67,18 +68,26 @@ class Desk:
         self.trouble = ""
         self.number = 0  # of the last message that changed the grid
         self._pace = Pace()  # of the verdict
-        self._judge()
+        self._headline = ("judging ..", State.DIM.name)
+        if feed.is_live and len(self.shown.grid.keys) > MANY:
+            self._pace.request()  # the watcher judges, after the first picture is out
+        else:
+            self._judge()
 
     # -- moving on ----------------------------------------------------------------------------------------------------
 
-    def look(self, changed: bool) -> bool:
-        """Show what is new in the queue; False when there will be nothing new any more. Called by the watcher."""
+    def look(self, changed: bool, catch_up: bool = True) -> bool:
+        """Show what is new in the queue; False when there will be nothing new any more. Called by the watcher.
+
+        catch_up: verdict and panels, too, if they are behind and their time has come.
+        """
         with self.lock:
             has_ended = self.feed.has_ended
             try:
                 if changed and self.shown.is_live:
                     self._follow()
-                self._catch_up()
+                if catch_up:
+                    self._catch_up()
             except Exception as error:  # noqa: BLE001 - whatever it is, the reader must see that the grid stands still
                 self.trouble = printable(f"no longer live: {type(error).__name__}: {error}")
                 self._delta(Change.nothing())
@@ -142,12 +151,11 @@ class Desk:
     def _follow(self) -> None:
         """One look: what changed goes out at once, verdict and panels when their time has come."""
         change = self.shown.go_on()
+        if change is not None and not change:
+            return
         self.panels.invalidate()
         self._pace.request()
-        if change is None:
-            self.open()
-        elif change:
-            self._delta(change)
+        self.open() if change is None else self._delta(change)
 
     def _catch_up(self) -> None:
         if self._pace.is_due():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from kitlib.inspector.view import View
 from kitlib.inspector.widgets.desk import Desk, Message
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.need import need
@@ -139,9 +140,9 @@ class Inspector:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """The static views, and in a notebook kernel the widget beside them."""
-        still = as_bundle(self._still())
         if self.is_closed or not has_kernel():
-            return still
+            return as_bundle(self._still())
+        still = as_bundle(self._still(is_first=True))
         self._desk.open()
         if self._feed.is_live:
             self._watcher.start()
@@ -151,15 +152,16 @@ class Inspector:
     def _ipython_display_(self) -> None:
         self._display.show(self._repr_mimebundle_())
 
-    def _still(self) -> list[Any]:
+    def _still(self, is_first: bool = False) -> list[View]:
         """The static views of what is shown; of a live queue that is being followed, as it is now."""
         desk = self._desk
         with desk.lock:
             is_now = desk.shown.is_live and not self.is_closed
             if is_now:
-                desk.look(changed=True)
+                desk.look(changed=True, catch_up=False)
             tq = self._feed.tq if is_now else None
-            return still_views(desk.shown.snapshot, tq, desk.stage, desk.config, desk.shown.partition_id, self._n)
+            shown = desk.shown
+            return still_views(shown.snapshot, tq, desk.stage, desk.config, shown.partition_id, self._n, is_first)
 
     def _handle(self, message: Message) -> None:
         self._requests.handle(message)

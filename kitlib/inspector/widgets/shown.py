@@ -77,7 +77,9 @@ class Shown:
         change = None if news is None else self.grid.patch(news.cleared, news.part)
         if news is None or change is None:
             return self.newest()
-        self._version, self._is_behind, self.taken_at = news.version, True, time.time()
+        self._version = news.version
+        if change:
+            self._is_behind, self.taken_at = True, time.time()
         return change
 
     def newest(self) -> Change | None:

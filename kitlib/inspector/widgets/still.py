@@ -12,25 +12,46 @@ from typing import Any
 from kitlib.inspector.group_board_view import group_board
 from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
+from kitlib.inspector.render.model import ViewModel, cell, line
+from kitlib.inspector.render.states import State
+from kitlib.inspector.render.wording import count
 from kitlib.inspector.view import View
 from kitlib.inspector.widgets.need import need
 from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot
 
-MAX_ROWS = 10_000  # with more, counts per partition stand for the rows: a widget is displayed within a second
+MAX_ROWS = 10_000  # with more, counts stand for the rows: a widget is displayed within a second
 REWARDS = "rm_scores"
 
 
 def still_views(
-    snapshot: QueueSnapshot, tq: Any, stage: str | None, config: Any, partition_id: str, n: int | None
+    snapshot: QueueSnapshot,
+    tq: Any,
+    stage: str | None,
+    config: Any,
+    partition_id: str,
+    n: int | None,
+    is_first: bool = False,
 ) -> list[View]:
-    """The views that stand for the widget. tq: where the group board may read rewards; None leaves it out."""
+    """The views that stand for the widget.
+
+    tq: where the group board may read rewards; None leaves it out. is_first: the widget is about to be displayed, and
+    of a large queue only counts are wanted.
+    """
     part = snapshot.partitions.get(partition_id)
     if part is not None and len(part.keys) > MAX_ROWS:
-        return [partitions(snapshot)]
+        return [_counts(snapshot) if is_first else partitions(snapshot)]
     views = [presence(snapshot, stage, config, partition_id)]
     if part is not None and tq is not None and _has_rewards(part):
         views.append(group_board(tq, n, config, partition_id))
     return views
+
+
+def _counts(snapshot: QueueSnapshot) -> View:
+    """How many keys each partition has: all that can be said of a large queue without going through it."""
+    said = [f"{name}: {count(len(part.keys), 'key')}" for name, part in snapshot.partitions.items()]
+    return View(
+        ViewModel(line(*said), notes=(cell("the views are written here when the widget is closed", State.DIM),))
+    )
 
 
 def _has_rewards(part: PartitionSnapshot) -> bool:

@@ -31,10 +31,8 @@ export function shortened(name, limit) {
 export function measure(context, grid, columns) {
   context.font = FONT;
   const char = context.measureText("0").width;
-  let longest = 6;
-  for (const name of grid.names) longest = Math.max(longest, name.length);
   const longestWord = Math.max(6, ...grid.frame.words.map((word) => word.length));
-  const keyChars = Math.min(longest, LONGEST_KEY);
+  const keyChars = Math.min(Math.max(6, grid.longest), LONGEST_KEY);
   const keyWidth = Math.ceil(keyChars * char) + 16;
   const statusWidth = Math.ceil(Math.min(longestWord, 12) * char) + 18;
   const longestColumn = Math.max(4, ...columns.map((column) => column.name.length));

@@ -3,8 +3,9 @@ import { node } from "./toolbar.js";
 
 const TITLES = { cell: "cell", presence: "summary", groups: "groups", waiting: "why waiting" };
 
-export function legend(palette, stage) {
-  const used = new Set(palette.looks[stage].flatMap(([, ...look]) => look.slice(0, 3)));
+// The glyphs that can appear under a stage; those of padding rows only if there is one.
+export function legend(palette, stage, hasPadding) {
+  const used = new Set(palette.looks[stage].flatMap(([, ...look]) => look.slice(0, hasPadding ? 3 : 2)));
   const entries = palette.states.filter((state, i) => used.has(i) && state.meaning);
   return entries.map((state) => {
     const glyph = node("span", { text: state.glyph, "aria-hidden": "true" });

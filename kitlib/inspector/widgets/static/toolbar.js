@@ -36,8 +36,8 @@ export class Toolbar {
       "div",
       { class: "kitlib-bar" },
       node("div", { class: "kitlib-line" }, this.tabs, this.verdict, this.trouble),
-      node("div", { class: "kitlib-line" }, say("next stage", this.stage), this.filter, this.count),
-      node("div", { class: "kitlib-line" }, this.follow, this.slider, this.time),
+      node("div", { class: "kitlib-line" }, say("next stage", this.stage), this.filter, this.count, this.follow, this.time),
+      node("div", { class: "kitlib-line" }, this.slider),
     );
   }
 
@@ -49,7 +49,7 @@ export class Toolbar {
     this.updateTabs(frame);
     this.updateStages(palette, stage);
     const hasMoments = frame.moments > 1 || (frame.live && frame.moments > 0);
-    this.slider.hidden = !hasMoments;
+    this.slider.parentElement.hidden = !hasMoments;
     this.slider.max = Math.max(0, frame.moments - 1);
     if (document.activeElement !== this.slider) this.slider.value = frame.at;
     const newest = frame.live ? "live" : "newest";

@@ -61,11 +61,12 @@ class View {
   refresh() {
     const { grid } = this;
     const { frame, palette } = grid;
-    if (this.palette !== palette || this.stageShown !== this.stage || this.filterShown !== this.filter) {
+    const basis = [palette, this.stage, this.filter, grid.kinds.includes(1)];
+    if (basis.some((part, i) => part !== this.basis?.[i])) {
       this.brushes = brushes(palette);
       this.columns = shownColumns(grid.columns(this.stage), this.filter);
-      this.legend.replaceChildren(...legend(palette, this.stage));
-      [this.palette, this.stageShown, this.filterShown] = [palette, this.stage, this.filter];
+      this.legend.replaceChildren(...legend(palette, this.stage, basis[3]));
+      this.basis = basis;
     }
     this.rows = shownRows(grid, this.filter, this.columns);
     this.numRows = this.rows ? this.rows.length : grid.names.length;
