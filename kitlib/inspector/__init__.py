@@ -29,6 +29,7 @@ another; `history` for those that read events; `recorder`, `recording`, `termina
 from kitlib.inspector.batch_handle_view import batch_handle
 from kitlib.inspector.byte_ledger_view import byte_ledger
 from kitlib.inspector.config_view import config_table
+from kitlib.inspector.cuts import Cut, UnevenBatchError
 from kitlib.inspector.diff_view import diff
 from kitlib.inspector.group_board_view import group_board
 from kitlib.inspector.history import NoEventsError
@@ -37,7 +38,10 @@ from kitlib.inspector.key_life_view import key_life
 from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
 from kitlib.inspector.provenance_view import provenance
-from kitlib.inspector.row_to_rank_view import Cut, UnevenBatchError, row_to_rank
+from kitlib.inspector.recorder import Recorder, record
+from kitlib.inspector.recording import Moment, Recording, open_recording
+from kitlib.inspector.recording_files import RecordingError
+from kitlib.inspector.row_to_rank_view import row_to_rank
 from kitlib.inspector.selection import NoSuchPartitionError
 from kitlib.inspector.shard_map_view import ShardMapError, shard_map
 from kitlib.inspector.stage_card_view import stage_card
@@ -52,7 +56,11 @@ __all__ = [
     "Cut",
     "NoEventsError",
     "NoSuchPartitionError",
+    "Moment",
     "NoTokensError",
+    "Recorder",
+    "Recording",
+    "RecordingError",
     "ShardMapError",
     "UnevenBatchError",
     "UnknownStageError",
@@ -64,9 +72,11 @@ __all__ = [
     "diff",
     "group_board",
     "key_life",
+    "open_recording",
     "partitions",
     "presence",
     "provenance",
+    "record",
     "row_to_rank",
     "shard_map",
     "stage_card",

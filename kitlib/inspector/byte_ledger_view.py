@@ -28,6 +28,7 @@ from kitlib.inspector.render.model import Cell, Column, Table, ViewModel, cell, 
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count, listed
 from kitlib.inspector.shapes import size_text
+from kitlib.inspector.values import INSPECTOR
 from kitlib.inspector.view import PAGE_BUDGET, View
 from kitlib.transfer_queue import Event
 
@@ -106,7 +107,11 @@ def byte_ledger(events: Events, partition_id: str = "train", *, title: str = "",
 
     events: an EventLog, a watched queue, a recording or a list of Event (kitlib.inspector.history.Events).
     """
-    own = [event for event in events_of(events) if event.partition_id == partition_id and event.error is None]
+    own = [
+        event
+        for event in events_of(events)
+        if event.partition_id == partition_id and event.error is None and stage_of(event) != INSPECTOR
+    ]
     longest: Counter[str] = Counter()
     for event in own:
         for name, column in event.fields.items():

@@ -31,7 +31,8 @@ NUM_KEYS = 2
 
 @dataclass
 class _Wave:
-    """Writes of one field that belong together: same stage, over the same writer, until one of the keys comes again."""
+    """Writes of one field that belong together: same stage, over the same writer, until one of the keys comes again or
+    is cleared."""
 
     first: Event
     last: Event
@@ -39,6 +40,7 @@ class _Wave:
     workers: dict[str, None] = field(default_factory=dict)  # an ordered set
     cells: dict[str, Look] = field(default_factory=dict)  # key -> what was written
     before: list[Look] = field(default_factory=list)
+    is_closed: bool = False
     num_left: int = 0  # rows on which this write is what a read would find
 
 
@@ -99,7 +101,8 @@ def _replay(own: Iterable[Event], field: str, key: str | None) -> tuple[list[_Wa
         keys = [name for name in event.keys if key in (None, name)]
         if event.verb == "kv_clear":
             for name in keys:
-                latest.pop(name, None)
+                if (gone := latest.pop(name, None)) is not None:
+                    gone.wave.is_closed = True
         elif event.is_put and (column := event.fields.get(field)) is not None:
             position = {name: row for row, name in enumerate(event.keys)}
             for name in keys:
@@ -115,7 +118,13 @@ def _replay(own: Iterable[Event], field: str, key: str | None) -> tuple[list[_Wa
 def _wave_for(waves: list[_Wave], event: Event, name: str, before: _Latest | None) -> _Wave:
     over = signature(before.wave.last) if before else ""
     wave = waves[-1] if waves else None
-    if wave is None or name in wave.cells or wave.over != over or stage_of(wave.last) != stage_of(event):
+    if (
+        wave is None
+        or wave.is_closed
+        or name in wave.cells
+        or wave.over != over
+        or stage_of(wave.last) != stage_of(event)
+    ):
         wave = _Wave(event, event, over)
         waves.append(wave)
     if before:
@@ -142,7 +151,7 @@ def _row(wave: _Wave, names: ShortNames, start: float) -> tuple[Cell, ...]:
 
 def _verdict(waves: Sequence[_Wave], latest: dict[str, _Latest]) -> tuple[str, State]:
     if not latest:
-        return f"no row carries it now; last written by {signature(waves[-1].last)}, cleared since", State.DIM
+        return f"no row carries it now; last written by {stage_of(waves[-1].last)}, cleared since", State.DIM
     current = [wave for wave in waves if wave.num_left]
     carry = f"{count(len(latest), 'row')} {'carries' if len(latest) == 1 else 'carry'} it"
     said = f"{carry}, last written by {joined(list(dict.fromkeys(stage_of(wave.last) for wave in current)))}"

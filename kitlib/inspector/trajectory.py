@@ -17,7 +17,7 @@ import torch
 from kitlib.errors import KitError
 from kitlib.inspector.source import Source
 from kitlib.inspector.values import read_columns
-from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot
+from kitlib.transfer_queue import PartitionSnapshot
 
 Role = Literal["prompt", "model", "tool", "padding"]
 NUMBERS = ("rollout_log_probs", "old_log_probs", "ref_log_prob", "values", "advantages", "rm_scores")
@@ -78,8 +78,10 @@ class Trajectory:
 
 def read_trajectory(source: Source, partition: PartitionSnapshot, key: str) -> Trajectory:
     """Read the token fields of one row with one small get. Raises NoTokensError."""
-    if isinstance(source, QueueSnapshot):
-        raise NoTokensError(f"the tokens of {key!r} are values, and a snapshot holds none: pass the queue")
+    if not hasattr(source, "kv_batch_get"):
+        raise NoTokensError(
+            f"the tokens of {key!r} are values, and a snapshot holds none: pass the queue, or a recording with values"
+        )
     if key not in partition:
         raise NoTokensError(f"no key {key!r} in partition {partition.partition_id!r} ({len(partition.keys)} keys)")
     wanted = ("prompts", "responses", "response_mask", *NUMBERS)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import torch
 
 from kitlib.inspector.source import Source
-from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot
+from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot, acting_as
 
+INSPECTOR = "inspector"  # signs the reads of views, so that a log tells them from those of the run
 Column = dict[str, torch.Tensor]  # key -> the tensor of its row
 
 
@@ -25,8 +26,9 @@ def read_columns(
 
     One small get per set of keys: fields that stand on the same keys are read together.
     """
-    if isinstance(source, QueueSnapshot):
-        return {}, "a snapshot holds no values: pass the queue to see rewards and advantages"
+    if not hasattr(source, "kv_batch_get"):
+        what = "a snapshot holds" if isinstance(source, QueueSnapshot) else "this source gives"
+        return {}, f"{what} no values: pass the queue, or a recording with values, to see rewards and advantages"
     together: dict[tuple[str, ...], list[str]] = {}
     for field in fields:
         having = tuple(key for key in keys if partition.has(key, field))
@@ -45,7 +47,8 @@ def read_columns(
 def _read(tq: object, partition_id: str, keys: list[str], fields: list[str]) -> dict[str, Column]:
     """Columns of one get; those that did not come back with one row a key are left out."""
     try:
-        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=fields)  # type: ignore[attr-defined]
+        with acting_as(stage=INSPECTOR):
+            data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=fields)  # type: ignore[attr-defined]
     except ValueError:  # every key was cleared since the snapshot
         return {}
     columns = {}

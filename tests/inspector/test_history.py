@@ -115,6 +115,11 @@ def test_provenance_forgets_cleared_rows(tq: WatchedQueue) -> None:
     assert "1 row carries it" in provenance(tq, "entropy").headline
     tq.kv_clear(KEYS[1:], "train")
     assert "no row carries it now" in provenance(tq, "entropy").headline
+    with acting_as(stage="generate_sequences"):
+        tq.kv_put("9c02_0_0", "train", {"rm_scores": torch.zeros(4)})
+    assert [line[3] for line in table(provenance(tq, "rm_scores"))] == ["1", "2"], (
+        "the rows of the next step stand apart"
+    )
 
 
 def test_provenance_knows_the_contract(tq: WatchedQueue) -> None:

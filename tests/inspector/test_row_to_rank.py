@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kitlib.inspector import Cut, UnevenBatchError, View, row_to_rank
-from kitlib.inspector.row_to_rank_view import Row, micro_batches
+from kitlib.inspector.cuts import Row, micro_batches
 from kitlib.transfer_queue import KVBatchMeta
 from kitlib.workers.balance import calculate_workload
 from kitlib.workers.rows import micro_batch_indices
