@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from kitlib.config import Config
 from kitlib.errors import KitError
 from kitlib.run.curve import draw_curve, read_metrics
 from kitlib.run.first_step import FirstStepPresence
+from kitlib.run.recording import RunRecorder
 from kitlib.trainer.checkpoint import checkpoint_root, checkpoint_to_resume
+from kitlib.trainer.observers import Observer
 from kitlib.trainer.progress import accuracy
 from kitlib.trainer.rewind import rewind_logs
 from kitlib.trainer.task_runner import TaskRunner
@@ -76,20 +79,36 @@ def _fresh(path: Path) -> Path:
 def train(config: Config, console: Console) -> RunResult:
     """Run the config to its end and report to `console`.
 
-    Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/ if trainer.save_freq asks for it,
-    learning_curve.png and model/ into the run folder.
+    Writes config.yaml, metrics.jsonl, rollouts.jsonl, recording/, checkpoints/ if trainer.save_freq asks for it,
+    learning_curve.png and model/ into the run folder. A run that fails leaves a post-mortem in recording/.
     """
     run_dir = new_run_dir(config)
     console.print(f"run folder {run_dir}", highlight=False)
     if config.trainer.use_v1 and (checkpoint := checkpoint_to_resume(config, run_dir)) is not None:
         console.print(f"going on from {checkpoint}", highlight=False)
     has_queue = config.trainer.use_v1 and not config.trainer.val_only
-    observers = [FirstStepPresence(console)] if has_queue else []
+    observers: list[Observer] = [FirstStepPresence(console)] if has_queue else []
     began = time.perf_counter()
-    metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
+    if config.trainer.use_v1:
+        metrics = _run_recorded(config, run_dir, observers, console)
+    else:
+        metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
     result = RunResult(run_dir, metrics, time.perf_counter() - began)
     _report(result, console)
     return result
+
+
+def _run_recorded(config: Config, run_dir: Path, observers: Sequence[Observer], console: Console) -> dict[str, float]:
+    """Run, and leave a post-mortem if it fails."""
+    recorder = RunRecorder(config, run_dir)
+    try:
+        return TaskRunner().run(config, recorder.tq, run_dir, [*observers, recorder])
+    except Exception as error:
+        recorder.fail(error)
+        console.print(f"the run failed; to see how: kitlib inspect {recorder.post_mortem}", soft_wrap=True)
+        raise
+    finally:
+        recorder.close()
 
 
 def _report(result: RunResult, console: Console) -> None:
@@ -102,6 +121,7 @@ def _report(result: RunResult, console: Console) -> None:
         ("config.yaml", "resolved config"),
         ("metrics.jsonl", "one object a step"),
         ("rollouts.jsonl", "every trajectory"),
+        ("recording", "queue calls and pictures, for kitlib inspect"),
         ("checkpoints", "to go on from with the same kitlib.run_dir"),
         ("learning_curve.png", "learning curve"),
         ("model", "trained model, Hugging Face format"),

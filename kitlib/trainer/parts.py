@@ -18,7 +18,7 @@ from kitlib.replay_buffer import ReplayBuffer
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
 from kitlib.rollout.manager import device_of
-from kitlib.transfer_queue import QueueProtocol, TransferQueue
+from kitlib.transfer_queue import QueueProtocol, TransferQueue, watch
 from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.critic import CriticWorker
@@ -63,10 +63,12 @@ class Parts:
         self.workers.close()
 
 
-def make_queue(config: Config) -> TransferQueue:
-    """An in-process queue of the size that `transfer_queue.backend.SimpleStorage` asks for."""
+def make_queue(config: Config) -> Any:
+    """An in-process queue of the size that `transfer_queue.backend.SimpleStorage` asks for; with `kitlib.record` it is
+    watched: its `log` has every call."""
     storage = config.transfer_queue.backend.SimpleStorage
-    return TransferQueue(storage.num_data_storage_units, storage.total_storage_size)
+    tq = TransferQueue(storage.num_data_storage_units, storage.total_storage_size)
+    return watch(tq) if config.kitlib.record else tq
 
 
 def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1) -> Parts:

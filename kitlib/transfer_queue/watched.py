@@ -40,18 +40,20 @@ class _Notes:
 
 
 class WatchedQueue:
-    """See `watch`."""
+    """See `watch`. queue: the queue itself, to call past the log."""
 
     def __init__(self, queue: Any, log: EventLog) -> None:
-        self._queue = queue
+        self.queue = queue
         self.log = log
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
+        if name == "queue":  # copy and pickle look before __init__ has run
+            raise AttributeError(name)
+        return getattr(self.queue, name)
 
     def snapshot(self, partition_id: str | None = None, keys: Sequence[str] | None = None) -> QueueSnapshot:
         """The queue's own picture; last writes that the queue does not know are taken from the log."""
-        snapshot = take_snapshot(self._queue, partition_id, keys)
+        snapshot = take_snapshot(self.queue, partition_id, keys)
         unsigned = {name: part for name, part in snapshot.partitions.items() if part.keys and not part.last_writes}
         for name, part in unsigned.items():
             known = self.log.last_writes(name)
@@ -68,7 +70,7 @@ class WatchedQueue:
     ) -> KVBatchMeta:
         """kv_put, recorded."""
         with self._event("kv_put", partition_id, key, fields, None if tag is None else [tag]):
-            return self._queue.kv_put(key, partition_id, fields, tag, data_parser)
+            return self.queue.kv_put(key, partition_id, fields, tag, data_parser)
 
     def kv_batch_put(
         self,
@@ -80,29 +82,29 @@ class WatchedQueue:
     ) -> KVBatchMeta:
         """kv_batch_put, recorded."""
         with self._event("kv_batch_put", partition_id, keys, fields, tags):
-            return self._queue.kv_batch_put(keys, partition_id, fields, tags, data_parser)
+            return self.queue.kv_batch_put(keys, partition_id, fields, tags, data_parser)
 
     def kv_batch_get(
         self, keys: list[str] | str, partition_id: str, select_fields: list[str] | str | None = None
     ) -> TensorDict:
         """kv_batch_get, recorded with the fields that it delivered."""
         with self._event("kv_batch_get", partition_id, keys) as notes:
-            return _noted(self._queue.kv_batch_get(keys, partition_id, select_fields), notes)
+            return _noted(self.queue.kv_batch_get(keys, partition_id, select_fields), notes)
 
     def kv_batch_get_by_meta(self, meta: KVBatchMeta, select_fields: list[str] | str | None = None) -> TensorDict:
         """kv_batch_get_by_meta, recorded with the fields that it delivered."""
         with self._event("kv_batch_get_by_meta", meta.partition_id, meta.keys) as notes:
-            return _noted(self._queue.kv_batch_get_by_meta(meta, select_fields), notes)
+            return _noted(self.queue.kv_batch_get_by_meta(meta, select_fields), notes)
 
     def kv_list(self, partition_id: str | None = None) -> Listing:
         """kv_list, recorded without the keys."""
         with self._event("kv_list", partition_id, ()):
-            return self._queue.kv_list(partition_id)
+            return self.queue.kv_list(partition_id)
 
     def kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
         """kv_clear, recorded."""
         with self._event("kv_clear", partition_id, keys):
-            self._queue.kv_clear(keys, partition_id)
+            self.queue.kv_clear(keys, partition_id)
 
     async def async_kv_put(
         self,
@@ -114,7 +116,7 @@ class WatchedQueue:
     ) -> KVBatchMeta:
         """async_kv_put, recorded as kv_put."""
         with self._event("kv_put", partition_id, key, fields, None if tag is None else [tag]):
-            return await self._queue.async_kv_put(key, partition_id, fields, tag, data_parser)
+            return await self.queue.async_kv_put(key, partition_id, fields, tag, data_parser)
 
     async def async_kv_batch_put(
         self,
@@ -126,31 +128,31 @@ class WatchedQueue:
     ) -> KVBatchMeta:
         """async_kv_batch_put, recorded as kv_batch_put."""
         with self._event("kv_batch_put", partition_id, keys, fields, tags):
-            return await self._queue.async_kv_batch_put(keys, partition_id, fields, tags, data_parser)
+            return await self.queue.async_kv_batch_put(keys, partition_id, fields, tags, data_parser)
 
     async def async_kv_batch_get(
         self, keys: list[str] | str, partition_id: str, select_fields: list[str] | str | None = None
     ) -> TensorDict:
         """async_kv_batch_get, recorded as kv_batch_get."""
         with self._event("kv_batch_get", partition_id, keys) as notes:
-            return _noted(await self._queue.async_kv_batch_get(keys, partition_id, select_fields), notes)
+            return _noted(await self.queue.async_kv_batch_get(keys, partition_id, select_fields), notes)
 
     async def async_kv_batch_get_by_meta(
         self, meta: KVBatchMeta, select_fields: list[str] | str | None = None
     ) -> TensorDict:
         """async_kv_batch_get_by_meta, recorded as kv_batch_get_by_meta."""
         with self._event("kv_batch_get_by_meta", meta.partition_id, meta.keys) as notes:
-            return _noted(await self._queue.async_kv_batch_get_by_meta(meta, select_fields), notes)
+            return _noted(await self.queue.async_kv_batch_get_by_meta(meta, select_fields), notes)
 
     async def async_kv_list(self, partition_id: str | None = None) -> Listing:
         """async_kv_list, recorded as kv_list."""
         with self._event("kv_list", partition_id, ()):
-            return await self._queue.async_kv_list(partition_id)
+            return await self.queue.async_kv_list(partition_id)
 
     async def async_kv_clear(self, keys: list[str] | str, partition_id: str) -> None:
         """async_kv_clear, recorded as kv_clear."""
         with self._event("kv_clear", partition_id, keys):
-            await self._queue.async_kv_clear(keys, partition_id)
+            await self.queue.async_kv_clear(keys, partition_id)
 
     @contextlib.contextmanager
     def _event(

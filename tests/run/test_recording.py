@@ -1,0 +1,105 @@
+"""The recording of a run, and what a failed run leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kitlib.agent_loop.ledger import TaskLedger
+from kitlib.inspector import byte_ledger, group_board, open_recording, presence, provenance, stage_card
+from kitlib.run import train
+from kitlib.run.recording import describe_tasks
+from kitlib.trainer.stages import PPOStages
+from kitlib.transfer_queue import KVBatchMeta
+from tests.trainer.conftest import small_config
+
+
+def quiet(run_dir: Path, **overrides: Any) -> Any:
+    plain = {"kitlib__run_dir": str(run_dir), "trainer__val_before_train": False, "trainer__test_freq": -1}
+    return small_config(**{**plain, **overrides})
+
+
+def test_a_run_is_recorded_and_every_call_is_signed(tmp_path: Path) -> None:
+    config = quiet(tmp_path, kitlib__record_values=["rm_scores"])
+    train(config, Console(file=io.StringIO()))
+    recording = open_recording(tmp_path / "recording")
+    assert {event.who.get("stage", "unsigned") for event in recording.events() if event.keys} == {
+        "submit_batch_to_rollout",
+        "generate_sequences",
+        "sample",
+        "compute_old_log_prob",
+        "compute_advantage",
+        "update_actor",
+        "compute_metrics",
+        "log_rollout_data",
+        "clear",
+    }
+    assert [name for name, _ in recording.history(2)][-2:] == ["log_rollout_data", "clear"]
+    moment = recording.find("compute_old_log_prob", 2)
+    assert "READY: all 16 rows" in presence(moment, "compute_advantage", recording.config).headline
+    assert "16 rows  n 4  mean reward" in group_board(moment, config=recording.config).text(200)
+    assert "last written by generate_sequences, cleared" in provenance(recording, "rm_scores").headline
+    assert "times as much" in byte_ledger(recording).headline
+    assert recording.failure == ""
+    for stage in ("compute_old_log_prob", "compute_advantage", "update_actor"):
+        assert stage_card(stage, recording.config, events=recording).text(400).count("as in the contract") == 2
+
+
+def _fail(self: PPOStages, batch: KVBatchMeta) -> KVBatchMeta:
+    raise RuntimeError("no such luck")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_failed_run_leaves_a_post_mortem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool) -> None:
+    monkeypatch.setattr("kitlib.trainer.sync.PPOTrainerSync.compute_advantage", _fail)
+    out = io.StringIO()
+    with pytest.raises(RuntimeError, match="no such luck"):
+        train(quiet(tmp_path, kitlib__record=recorded), Console(file=out, width=300))
+    assert f"kitlib inspect {tmp_path / 'recording'}" in out.getvalue()
+    recording = open_recording(tmp_path / "recording")
+    assert recording.failure.rstrip().endswith("RuntimeError: no such luck") and "_fail" in recording.failure
+    assert recording.tasks.startswith("running tasks: 0\nfailed tasks: 0")
+    assert recording.last.label == "failure"
+    assert "READY: all 16 rows" in presence(recording, "compute_advantage", recording.config).headline
+    assert recording.config is not None and recording.config.select("actor_rollout_ref.rollout.n") == 4
+    assert bool(recording.events()) is recorded
+
+
+def test_a_run_that_cannot_start_leaves_its_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="nowhere"):
+        train(quiet(tmp_path, actor_rollout_ref__model__path=str(tmp_path / "nowhere")), Console(file=io.StringIO()))
+    assert "nowhere" in open_recording(tmp_path / "recording").failure
+
+
+def test_a_run_that_goes_on_keeps_the_first_recording(tmp_path: Path) -> None:
+    (tmp_path / "recording").mkdir()
+    train(quiet(tmp_path, trainer__val_only=True, trainer__val_before_train=True), Console(file=io.StringIO()))
+    assert open_recording(tmp_path / "recording-1").moments
+
+
+def test_tasks_as_text() -> None:
+    ledger = TaskLedger()
+
+    async def bad() -> None:
+        raise ValueError("a tool that is not there")
+
+    async def run() -> str:
+        failed = ledger.spawn(bad(), name="session", uid="u1", session_id=3)
+        await asyncio.gather(failed, return_exceptions=True)
+        waiting = ledger.spawn(asyncio.sleep(60), name="prompt", uid="u2")
+        await asyncio.sleep(0)
+        text = describe_tasks(ledger)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return text
+
+    lines = asyncio.run(run()).splitlines()
+    assert lines[0] == "running tasks: 1" and lines[1].startswith("  prompt u2  for ")
+    assert lines[2] == "failed tasks: 1" and lines[3].startswith("  session u1_3  after ")
+    assert lines[3].endswith("ValueError: a tool that is not there")
+    assert any("in bad" in line for line in lines)
