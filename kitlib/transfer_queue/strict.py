@@ -7,13 +7,14 @@ The package accepts a lot (see local.py). A StrictQueue around any queue checks 
     a uid with an underscore            the sampler cuts a key at the first one, so the group would be lost
     an overwrite with another dtype     readers of the field would get a strided or an object column
     an overwrite of another shape       the lengths of the fields of one row would no longer agree
+    a new field one slip from another   old_log_prob beside old_log_probs: readers of the one do not find the other
 
 and a get that names fields returns every row with every field or raises MissingFieldsError (strict_get).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -88,6 +89,7 @@ def check_put(
     if fields is not None:
         stored = take_snapshot(tq, partition_id).partitions.get(partition_id)
         if stored is not None:
+            problems += _name_problems(stored.fields, fields.keys())
             problems += _overwrite_problems(stored, keys, fields)
     if problems:
         more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
@@ -106,6 +108,29 @@ def _key_problems(keys: Sequence[str]) -> Iterator[str]:
                 f"key {key!r} is neither a prompt uid (no underscore) nor {{uid}}_{{session_id}}_{{index}}; "
                 f"the sampler would take it for group {uid_of(key)!r}"
             )
+
+
+def _name_problems(known: Sequence[str], names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        meant = [] if name in known else [field for field in known if is_slip(name, field)]
+        if meant:
+            yield f"field {name!r} is new to the partition and all but the name of {meant[0]!r}: did you mean that?"
+
+
+def is_slip(name: str, other: str) -> bool:
+    """True if two names differ in case and underscores only, or in one letter: lost, added, wrong or swapped.
+
+    Names shorter than eight letters (prompt and prompts are two fields of verl), and names that differ in a digit, are taken as they are.
+    """
+    left, right = (text.replace("_", "").replace("-", "").lower() for text in (name, other))
+    if left == right:
+        return True
+    start = next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    left, right = left[start:], right[start:]
+    while left and right and left[-1] == right[-1]:
+        left, right = left[:-1], right[:-1]
+    is_one = max(len(left), len(right)) == 1 or (len(left) == 2 and left == right[::-1])
+    return is_one and min(len(name), len(other)) >= 8 and not any(c.isdigit() for c in left + right)
 
 
 def _overwrite_problems(

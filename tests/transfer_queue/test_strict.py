@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
+from kitlib.contract import FIELDS
 from kitlib.transfer_queue import MissingFieldsError, StrictQueue, StrictWriteError, TransferQueue, jagged
+from kitlib.transfer_queue.strict import is_slip
 
 
 def fields(*lengths: int, dtype: torch.dtype = torch.int64) -> TensorDict:
@@ -47,6 +50,35 @@ def test_lists_every_problem_at_once(tq: StrictQueue) -> None:
         tq.kv_batch_put(["u1_0_0", "a_b", "a_b"], "train", fields(9, 1, 1), [{}])
     for words in ("'a_b' is given twice", "neither", "1 tags for 3 keys", "int64 [9] over int64 [2]"):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("old_log_prob", True),
+        ("old_log_probss", True),
+        ("old_lgo_probs", True),
+        ("odl_log_probs", True),
+        ("OldLogProbs", True),
+        ("old_1og_probs", False),  # a digit: x1 and x2 are two fields
+        ("ref_log_probs", False),
+        ("log_probs", False),
+    ],
+)
+def test_a_new_field_one_slip_from_another_is_refused_with_the_name_that_was_meant(name: str, is_refused: bool) -> None:
+    tq = StrictQueue(TransferQueue())
+    tq.kv_put("u1_0_0", "train", {"old_log_probs": torch.ones(3), "x": 1})
+    tq.kv_put("u1_1_0", "train", {"old_log_probs": torch.ones(3), "y": 1})
+    if is_refused:
+        with pytest.raises(StrictWriteError, match=rf"'{name}' is new .* name of 'old_log_probs'"):
+            tq.kv_put("u1_1_0", "train", {name: torch.ones(3)})
+        tq.kv_put("u2_0_0", "val", {name: torch.ones(3)})  # other partition, other names
+    else:
+        tq.kv_put("u1_1_0", "train", {name: torch.ones(3)})
+
+
+def test_no_two_fields_of_the_contract_are_a_slip_apart() -> None:
+    assert [(a, b) for a, b in itertools.combinations(FIELDS, 2) if is_slip(a, b)] == []
 
 
 def test_lets_pass_what_is_in_order(tq: StrictQueue) -> None:
