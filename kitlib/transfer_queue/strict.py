@@ -14,6 +14,7 @@ and a get that names fields returns every row with every field or raises Missing
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,17 +121,17 @@ def _name_problems(known: Sequence[str], names: Iterable[str]) -> Iterator[str]:
 def is_slip(name: str, other: str) -> bool:
     """True if two names differ in case and underscores only, or in one letter: lost, added, wrong or swapped.
 
-    Names shorter than eight letters (prompt and prompts are two fields of verl), and names that differ in a digit, are taken as they are.
+    Names shorter than eight letters are taken as they are (verl has both prompt and prompts), and so are names that
+    differ in a digit.
     """
     left, right = (text.replace("_", "").replace("-", "").lower() for text in (name, other))
     if left == right:
         return True
-    start = next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-    left, right = left[start:], right[start:]
-    while left and right and left[-1] == right[-1]:
-        left, right = left[:-1], right[:-1]
-    is_one = max(len(left), len(right)) == 1 or (len(left) == 2 and left == right[::-1])
-    return is_one and min(len(name), len(other)) >= 8 and not any(c.isdigit() for c in left + right)
+    for _ in ("the common beginning goes", "the common end goes"):
+        start = len(os.path.commonprefix([left, right]))
+        left, right = left[start:][::-1], right[start:][::-1]
+    is_one_letter = max(len(left), len(right)) == 1 or (len(left) == 2 and left == right[::-1])
+    return is_one_letter and min(len(name), len(other)) >= 8 and not any(map(str.isdigit, left + right))
 
 
 def _overwrite_problems(
