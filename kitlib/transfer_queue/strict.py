@@ -14,7 +14,6 @@ and a get that names fields returns every row with every field or raises Missing
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -128,7 +127,9 @@ def is_slip(name: str, other: str) -> bool:
     if left == right:
         return True
     for _ in ("the common beginning goes", "the common end goes"):
-        start = len(os.path.commonprefix([left, right]))
+        start = next(
+            (n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+        )
         left, right = left[start:][::-1], right[start:][::-1]
     is_one_letter = max(len(left), len(right)) == 1 or (len(left) == 2 and left == right[::-1])
     return is_one_letter and min(len(name), len(other)) >= 8 and not any(map(str.isdigit, left + right))
