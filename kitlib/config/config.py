@@ -41,6 +41,7 @@ class Config:
         OmegaConf.set_readonly(tree, True)
         self._tree = tree
         self._origins = dict(origins)
+        self._selected: dict[str, Any] = {}  # what `select` has found: stages ask for the same few names in every step
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy and pickle look for these before _tree exists
@@ -54,8 +55,11 @@ class Config:
 
     def select(self, key: str, default: Any = _MISSING) -> Any:
         """Value of a dotted name; `default` if there is no such setting, and UnknownKeyError if none is given."""
+        if key in self._selected:
+            return self._selected[key]
         value = OmegaConf.select(self._tree, key, default=_MISSING)
         if value is not _MISSING:
+            self._selected[key] = value
             return value
         if default is _MISSING:
             raise UnknownKeyError(explain_unknown(key))
@@ -77,6 +81,7 @@ class Config:
         checks.require_consistent({**self.to_flat(), key: fit(key, value)})
         with read_write(self._tree), open_dict(self._tree):
             OmegaConf.update(self._tree, key, fit(key, value), merge=False)
+        self._selected.clear()
         self._origins[key] = Origin("derived", reason)
 
     def to_flat(self) -> dict[str, Any]:
