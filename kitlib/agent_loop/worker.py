@@ -7,7 +7,9 @@ verl 0.9.1: trainer/ppo/v1/agent_loop_tq.py, AgentLoopWorkerTQ (a Ray actor ther
       all have settled     tag {status: finished}, or {status: failure} if any session raised
 
 The status is written last, so a sampler that sees it finds every row of the group, and nobody writes to a group that
-was cleared. The partition is "val" for a batch with `validate`, else "train".
+was cleared. The partition is "val" for a batch with `validate`, else "train". With
+algorithm.adv_estimator=remax a prompt of "train" gets one session more, a greedy one: its reward is put on every row of
+the group as `reward_baselines`, and nothing else of it is kept (verl: trainer/ppo/ray_trainer.py, line 1500).
 
 Differs from verl: a session whose own loop raises makes its prompt a `failure` and the run goes on, as in verl; but an
 error that would hit other sessions too (an AgentLoopError, the reward function, the queue, a server that is gone) is
@@ -24,6 +26,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -48,13 +51,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+SessionResult = tuple[list[str], float | None]
+"""Keys of the rows, score of the last output."""
+
 
 class AgentLoopWorkerTQ:
     """Owns the agent loops and tools of one event loop.
 
     Args:
         config: reads actor_rollout_ref.rollout.{n, temperature, top_p, top_k, calculate_log_probs, val_kwargs, agent,
-            multi_turn, prompt_length, response_length} and data.{apply_chat_template_kwargs, truncation}.
+            multi_turn, prompt_length, response_length}, data.{apply_chat_template_kwargs, truncation} and
+            algorithm.adv_estimator.
         tq: where trajectories and statuses go.
         client: generates tokens.
         tokenizer: of the policy.
@@ -108,28 +116,34 @@ class AgentLoopWorkerTQ:
         default_n = self.rollout_config.val_kwargs.n if validate else self.rollout_config.n
         num_sessions = row.pop("__rollout_n__", default_n)
         if not row.pop("__do_sample__", True) and not validate:
-            sampling_params = {**sampling_params, "temperature": 0.0, "top_p": 1.0, "top_k": -1}
+            sampling_params = {**sampling_params, **GREEDY}
         running = {"status": "running", "num_sessions": num_sessions}
         await self.tq.async_kv_put(key=uid, partition_id=partition_id, tag=running)
         sessions = [
-            self.ledger.spawn(
-                self._run_session(loop, {**row, "session_id": session_id}, sampling_params, partition_id),
-                name="session",
-                uid=uid,
-                session_id=session_id,
-            )
+            self._spawn(loop, {**row, "session_id": session_id}, sampling_params, partition_id)
             for session_id in range(num_sessions)
         ]
+        if self.config.algorithm.adv_estimator == "remax" and not validate:
+            sessions.append(self._spawn(loop, {**row, "session_id": num_sessions}, {**sampling_params, **GREEDY}, None))
         results = await asyncio.gather(*sessions, return_exceptions=True)
         errors = {session_id: result for session_id, result in enumerate(results) if isinstance(result, BaseException)}
         if errors:
             _log_failure(uid, errors, num_sessions)
+        elif len(sessions) > num_sessions:
+            await self._store_baseline([session.result() for session in sessions], partition_id)
         status = "failure" if errors else "finished"
         await self.tq.async_kv_put(key=uid, partition_id=partition_id, tag={"status": status})
 
+    def _spawn(
+        self, loop: AgentLoopBase, row: dict[str, Any], sampling_params: dict[str, Any], partition_id: str | None
+    ) -> asyncio.Task[SessionResult]:
+        session = self._run_session(loop, row, sampling_params, partition_id)
+        return self.ledger.spawn(session, name="session", uid=row["uid"], session_id=row["session_id"])
+
     async def _run_session(
-        self, loop: AgentLoopBase, row: dict[str, Any], sampling_params: dict[str, Any], partition_id: str
-    ) -> None:
+        self, loop: AgentLoopBase, row: dict[str, Any], sampling_params: dict[str, Any], partition_id: str | None
+    ) -> SessionResult:
+        """The keys of a session's rows and its score; without a partition nothing is stored."""
         try:
             result = await loop.run(sampling_params, **row)
         except AgentLoopError as error:
@@ -138,16 +152,26 @@ class AgentLoopWorkerTQ:
         outputs = result if isinstance(result, list) else [result]
         if not outputs:
             logger.warning("session %s_%s returned no output and leaves no row", row["uid"], row["session_id"])
-            return
+            return [], None
         keys = trajectory_keys(outputs, row)
         for key, output in zip(keys, outputs, strict=True):
             check_output(output, key)
         try:
             await self._score(outputs, row)
-            await self._store(keys, outputs, row, partition_id)
+            if partition_id is not None:
+                await self._store(keys, outputs, row, partition_id)
         except Exception as error:
             self.ledger.declare_fatal(error, f"scoring and storing {keys[0]}")
             raise
+        return keys, outputs[-1].reward_score
+
+    async def _store_baseline(self, sessions: list[SessionResult], partition_id: str) -> None:
+        """The score of the last session on every row of the others; a session without output is worth 0."""
+        keys = [key for keys, _ in sessions[:-1] for key in keys]
+        baseline = sessions[-1][1] or 0.0
+        if keys:
+            fields = TensorDict({"reward_baselines": torch.full((len(keys),), baseline)}, batch_size=[len(keys)])
+            await self.tq.async_kv_batch_put(keys=keys, partition_id=partition_id, fields=fields)
 
     async def _score(self, outputs: list[AgentLoopOutput], row: dict[str, Any]) -> None:
         final = outputs[-1]

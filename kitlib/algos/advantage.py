@@ -100,6 +100,24 @@ def estimator_parameters(name: str) -> dict[str, bool]:
     return {p.name: p.default is inspect.Parameter.empty for p in named}
 
 
+SETTINGS = ("gamma", "lam", "norm_adv_by_std_in_grpo", "config", "data")
+"""Parameters that are no fields; `data` is all columns."""
+DERIVED = ("token_level_rewards", "token_level_scores")
+"""Columns that the advantage stage makes of rm_scores before it calls an estimator."""
+
+
+def estimator_fields(name: str) -> dict[str, bool]:
+    """The fields that an estimator names as parameters: name -> whether it must be given."""
+    parameters = estimator_parameters(name).items()
+    named = {"uid" if p == "index" else p: required for p, required in parameters if p not in SETTINGS}
+    return {"rm_scores" if field in DERIVED else field: required for field, required in named.items()}
+
+
+def required_fields(name: str) -> set[str]:
+    """The fields of the queue that an estimator cannot do without."""
+    return {field for field, required in estimator_fields(name).items() if required}
+
+
 def compute_advantage(
     data: Mapping[str, Any],
     adv_estimator: str,

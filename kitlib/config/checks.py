@@ -276,7 +276,8 @@ def _critic_warmup(values: Values) -> Iterator[str]:
 
 
 def _checkpoint_contents(values: Values) -> Iterator[str]:
-    for key in (f"{room}.checkpoint.{name}" for room in (ACTOR, "critic") for name in ("save_contents", "load_contents")):
+    names = ("save_contents", "load_contents")
+    for key in (f"{room}.checkpoint.{name}" for room in (ACTOR, "critic") for name in names):
         for content in values[key]:
             if content not in CHECKPOINT_CONTENTS:
                 near = _did_you_mean(content, CHECKPOINT_CONTENTS)

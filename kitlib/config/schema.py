@@ -24,6 +24,8 @@ DEFAULTS_FILE = Path(__file__).with_name("ppo_trainer.yaml")
 VERL_KEYS_FILE = Path(__file__).with_name("verl_0_9_1_keys.txt")
 
 TYPES = {
+    "algorithm.gdpo_reward_keys": "list | null",
+    "algorithm.gdpo_reward_weights": "list | null",
     "algorithm.rollout_correction.rollout_is_threshold": "float | str",
     "algorithm.rollout_correction.rollout_rs_threshold": "float | str | null",
     "actor_rollout_ref.model.target_modules": "str | list",

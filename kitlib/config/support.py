@@ -5,18 +5,19 @@ A run that silently ignored one of them would lie; `TaskRunner` refuses it inste
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kitlib.config.config import Config
 from kitlib.config.errors import ConfigError
 from kitlib.config.printing import inline
+from kitlib.contract import STAGES
 
 # {setting: values that a run acts on}; every other value is refused.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "trainer.use_v1": (True, False),
     "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
     "trainer.checkpoint_callback_class": (None,),
-    "algorithm.use_pf_ppo": (False,),
     "actor_rollout_ref.actor.strategy": ("fsdp2",),
     "actor_rollout_ref.actor.checkpoint.async_save": (False,),
     "actor_rollout_ref.model.use_fused_kernels": (False,),
@@ -48,11 +49,10 @@ def require_supported(config: Config) -> None:
     # Here, so that reading settings does not need torch.
     import torch
 
-    from kitlib.algos import get_adv_estimator_fn, get_policy_loss_fn
+    from kitlib.algos import get_policy_loss_fn
 
-    get_adv_estimator_fn(config.algorithm.adv_estimator)
     get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-    refused = []
+    refused = list(_missing_inputs(config))
     for key, supported in SUPPORTED.items():
         if config.select(key) not in supported:
             wanted = " or ".join(inline(value) for value in supported)
@@ -61,3 +61,20 @@ def require_supported(config: Config) -> None:
         refused.append("trainer.device=cuda, but torch finds no GPU here: set trainer.device=auto or cpu")
     if refused:
         raise ConfigError("\n".join(refused))
+
+
+def _missing_inputs(config: Config) -> Iterator[str]:
+    """A line for every field that the estimator cannot do without and that no stage before it writes."""
+    from kitlib.algos.advantage import required_fields
+
+    estimator = config.algorithm.adv_estimator
+    before = [STAGES[name] for name in list(STAGES)[: list(STAGES).index("compute_advantage")]]
+    writers = {
+        field: [stage.runs_when & need.when for stage in before for need in stage.writes if need.field == field]
+        for field in required_fields(estimator)
+    }
+    for field, conditions in sorted(writers.items()):
+        if not any(condition.holds(config) for condition in conditions):
+            texts = " or ".join(condition.text for condition in conditions)
+            hint = f"it is written if {texts}" if texts else "no stage writes a field of that name"
+            yield f"algorithm.adv_estimator={estimator} needs the field {field}, which this run does not have: {hint}"

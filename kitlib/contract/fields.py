@@ -48,6 +48,10 @@ def _object(name: str, type_name: str, group: str, meaning: str) -> Field:
     return Field(name, type_name, "", "object", group, meaning)
 
 
+def _scalar(name: str, dtype: str, group: str, meaning: str) -> Field:
+    return Field(name, dtype, "()", "scalar", group, meaning)
+
+
 _ALL_FIELDS = (
     # The dataset row; the agent loop copies it onto every trajectory, the async modes also onto the prompt marker.
     _object("uid", "str", "dataset", "group of the row; the advantage stage groups by it"),
@@ -81,11 +85,13 @@ _ALL_FIELDS = (
     _tensor("teacher_ids", "int64", "(S, top_k)", "agent loop", "tokens the teacher scored, for distillation"),
     _tensor("teacher_logprobs", "float32", "(S, top_k)", "agent loop", "the teacher's log-probs of teacher_ids"),
     _tensor("rm_scores", "float32", "(R,)", "reward", "the reward on the last response token, 0 elsewhere"),
+    _scalar("reward_baselines", "float32", "reward", "reward of the greedy answer to the same prompt (remax)"),
     # The trainer.
     _tensor(
         "log_probs", "float32", "(S,)", "old log-prob", "value at t scores token t+1; the last entry means nothing"
     ),
     _tensor("entropy", "float32", "(S,), then (R,)", "old log-prob", "per token; the trainer cuts it to the response"),
+    _tensor("sum_pi_squared", "float32", "(S,), then (R,)", "old log-prob", "sum of squared probabilities, per token"),
     _tensor("old_log_probs", "float32", "(R,)", "old log-prob", "log-probs under the policy before this update"),
     _tensor("ref_log_prob", "float32", "(R,)", "reference", "log-probs under the frozen reference policy"),
     _tensor("values", "float32", "(S,), then (R,)", "values", "the critic's value per token, cut to the response"),

@@ -18,13 +18,17 @@ from kitlib.contract.switches import (
     DUMP_ROLLOUTS,
     FILTER_BY_OTHER,
     FILTER_BY_REWARD,
+    GREEDY_BASELINE,
     IMPORTANCE_WEIGHTS,
     KL_IN_REWARD,
     KL_LOSS,
+    PF_PPO,
     REFERENCE,
     REWARD_MODEL_COLOCATED,
+    REWARD_PARTS,
     ROLLOUT_CORRECTION,
     ROLLOUT_LOG_PROBS,
+    TOKEN_BASELINE,
     VALIDATION,
     Condition,
 )
@@ -106,6 +110,9 @@ _ALL_STAGES = (
             ),
             Need("rollout_log_probs", ROLLOUT_LOG_PROBS),
             Need("rm_scores", ~REWARD_MODEL_COLOCATED, note="scored in the loop (streaming reward)"),
+            Need(
+                "reward_baselines", GREEDY_BASELINE & ~REWARD_MODEL_COLOCATED, note="one greedy session more a prompt"
+            ),
             Need("routed_experts", required=False, note="MoE routing replay"),
             *_all(
                 "teacher_ids", "teacher_logprobs", when=DISTILLATION, required=False, note="last output of a session"
@@ -132,6 +139,7 @@ _ALL_STAGES = (
             "actor_rollout_ref.rollout.prompt_length",
             "actor_rollout_ref.rollout.response_length",
             "reward.reward_model.enable",
+            "algorithm.adv_estimator",
             "distillation.enabled",
         ),
     ),
@@ -201,7 +209,11 @@ _ALL_STAGES = (
                 note="compared with the trainer's; copied in bypass_mode",
             ),
         ),
-        writes=(Need("old_log_probs"), *_all("log_probs", "entropy", when=~BYPASS)),
+        writes=(
+            Need("old_log_probs"),
+            *_all("log_probs", "entropy", when=~BYPASS),
+            Need("sum_pi_squared", TOKEN_BASELINE & ~BYPASS),
+        ),
         switches=(
             "algorithm.rollout_correction.bypass_mode",
             "actor_rollout_ref.rollout.calculate_log_probs",
@@ -243,10 +255,13 @@ _ALL_STAGES = (
         timer="adv",
         reads=(
             *_all("uid", "response_mask", "rm_scores"),
-            Need("old_log_probs", KL_IN_REWARD | ROLLOUT_CORRECTION),
+            Need("old_log_probs", KL_IN_REWARD | ROLLOUT_CORRECTION | TOKEN_BASELINE),
             Need("rollout_log_probs", ROLLOUT_CORRECTION),
             Need("ref_log_prob", KL_IN_REWARD),
             Need("values", CRITIC),
+            Need("reward_baselines", GREEDY_BASELINE),
+            Need("sum_pi_squared", TOKEN_BASELINE),
+            Need("extra_fields", REWARD_PARTS, note="reward_extra_info[name] of each of algorithm.gdpo_reward_keys"),
         ),
         writes=(
             *_all("advantages", "returns"),
@@ -270,11 +285,18 @@ _ALL_STAGES = (
         "PPOTrainer.step_once",
         "trainer/ppo/v1/trainer_base.py, PPOTrainer._update_critic (line 1804)",
         timer="update_critic",
-        reads=_all(
-            "input_ids", "position_ids", "loss_mask", "prompts", "responses", "values", "returns", "response_mask"
+        reads=(
+            *_all("input_ids", "position_ids", "loss_mask", "prompts", "responses"),
+            *_all("values", "returns", "response_mask"),
+            Need("rm_scores", PF_PPO, note="to draw the rows of the update"),
         ),
         runs_when=CRITIC,
-        switches=("critic.ppo_mini_batch_size", "critic.ppo_epochs", "critic.cliprange_value"),
+        switches=(
+            "critic.ppo_mini_batch_size",
+            "critic.ppo_epochs",
+            "critic.cliprange_value",
+            "algorithm.use_pf_ppo",
+        ),
     ),
     Stage(
         "update_actor",
@@ -289,8 +311,10 @@ _ALL_STAGES = (
             Need("ref_log_prob", KL_LOSS),
             Need("rollout_is_weights", IMPORTANCE_WEIGHTS),
             *_all("teacher_ids", "teacher_logprobs", when=DISTILLATION),
+            Need("rm_scores", PF_PPO, note="to draw the rows of the update"),
         ),
         switches=(
+            "algorithm.use_pf_ppo",
             "actor_rollout_ref.actor.ppo_mini_batch_size",
             "actor_rollout_ref.actor.ppo_epochs",
             "actor_rollout_ref.actor.clip_ratio_low",

@@ -23,6 +23,7 @@ SWITCHES: dict[str, Any] = {
     "trainer.save_freq": -1,
     "algorithm.adv_estimator": "gae",
     "algorithm.use_kl_in_reward": False,
+    "algorithm.use_pf_ppo": False,
     "algorithm.filter_groups.enable": False,
     "algorithm.filter_groups.metric": "reward",
     "algorithm.rollout_correction.bypass_mode": False,
@@ -61,6 +62,8 @@ class Condition:
         return bool(self.test(config))
 
     def __and__(self, other: Condition) -> Condition:
+        if "always" in (self.text, other.text):
+            return other if self.text == "always" else self
         return Condition(f"{self.text} and {other.text}", lambda c: self.test(c) and other.test(c))
 
     def __or__(self, other: Condition) -> Condition:
@@ -77,6 +80,11 @@ def _on(key: str) -> Condition:
 def _critic_in_use(config: Any) -> bool:
     enabled = switch(config, "critic.enable")
     return bool(enabled) if enabled is not None else switch(config, "algorithm.adv_estimator") == "gae"
+
+
+def _estimator(*names: str) -> Condition:
+    text = f"algorithm.adv_estimator is {' or '.join(names)}"
+    return Condition(text, lambda config: switch(config, "algorithm.adv_estimator") in names)
 
 
 ALWAYS = Condition("always", lambda config: True)
@@ -99,6 +107,11 @@ FILTER_BY_OTHER = Condition(
 # verl corrects whenever the block exists, log-probs of the rollout are there and bypass_mode is off.
 ROLLOUT_CORRECTION = ROLLOUT_LOG_PROBS & ~BYPASS
 IMPORTANCE_WEIGHTS = ROLLOUT_CORRECTION & _on("algorithm.rollout_correction.rollout_is")
+# What the estimators read that verl's V1 trainer never fetches.
+GREEDY_BASELINE = _estimator("remax")
+TOKEN_BASELINE = _estimator("optimal_token_baseline", "tir_optimal_token_baseline")
+REWARD_PARTS = _estimator("gdpo")
+PF_PPO = _on("algorithm.use_pf_ppo")
 DISTILLATION = _on("distillation.enabled")
 DUMP_ROLLOUTS = _on("trainer.rollout_data_dir")
 CHECKPOINTS = Condition("trainer.save_freq > 0", lambda c: switch(c, "trainer.save_freq") > 0)

@@ -4,17 +4,23 @@ verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_advantage. In or
 
     rm_scores ──(use_kl_in_reward: minus beta * KL)──> rewards
     response_mask ──(rollout correction: rejected tokens cleared)──> mask, importance weights
-    rewards, mask, uid, values ──(adv_estimator)──> advantages, returns
+    rewards, mask, uid, values, ... ──(adv_estimator)──> advantages, returns
 
 Rollout correction runs whenever rollout_log_probs are there and bypass_mode is off; with all its settings null it
 writes the mask as it was and gives the metrics rollout_corr/*.
+
+Differs from verl, whose V1 trainer fetches seven fields whatever the estimator: here an estimator gets each field that
+it names as a parameter (see kitlib/algos/advantage.py), and gdpo the parts of the reward. So remax, gdpo and the
+optimal token baselines work, and an estimator of your own may ask for any field of the queue.
 """
 
 from __future__ import annotations
 
 import torch
+from tensordict import TensorDict
 
 from kitlib.algos import apply_kl_penalty, compute_advantage_for_multi_trajectories, correct_rollout
+from kitlib.algos.advantage import estimator_fields
 from kitlib.algos.kl import KLController
 from kitlib.contract import needs, stage
 from kitlib.trainer.driver import Driver
@@ -35,15 +41,17 @@ class Advantage(Driver):
         Also writes token_level_rewards with KL in the reward, response_mask with rollout correction, and
         rollout_is_weights if importance weights are on.
         """
-        data = self.pull(batch, *needs("compute_advantage", self.config).reads)
+        estimator = self.config.algorithm.adv_estimator
+        fields = dict.fromkeys([*needs("compute_advantage", self.config).reads, *estimator_fields(estimator)])
+        data = self.pull(batch, *fields)
         mask = data["response_mask"]  # jagged [num_rows, R]
-        columns = {str(name): padded(data[name]) for name in data.keys() if name != "uid"}  # [num_rows, max R]
+        columns = _columns(data)
         self._refuse_bad_rewards(batch, columns["rm_scores"])
         written = self._apply_kl(columns) | self._correct_rollout(columns)
         advantages, returns = compute_advantage_for_multi_trajectories(
-            {**columns, "uid": data.get("uid").tolist()},
+            {**columns, **self._reward_parts(batch, data), "uid": data.get("uid").tolist()},
             batch.keys,
-            self.config.algorithm.adv_estimator,
+            estimator,
             gamma=self.config.algorithm.gamma,
             lam=self.config.algorithm.lam,
             norm_adv_by_std_in_grpo=self.config.algorithm.norm_adv_by_std_in_grpo,
@@ -80,7 +88,24 @@ class Advantage(Driver):
         self.metrics |= corrected.metrics
         columns["response_mask"] = corrected.response_mask
         written = {"response_mask": corrected.response_mask}
-        return written if corrected.weights is None else {**written, "rollout_is_weights": corrected.weights}
+        if corrected.weights is not None:
+            columns["rollout_is_weights"] = written["rollout_is_weights"] = corrected.weights
+        return written
+
+    def _reward_parts(self, batch: KVBatchMeta, data: TensorDict) -> dict[str, torch.Tensor]:
+        """The entries of reward_extra_info that gdpo normalises one by one, each [num_rows]."""
+        names = self.config.algorithm.gdpo_reward_keys or []
+        if "extra_fields" not in data:
+            return {}
+        infos = [extra.get("reward_extra_info", {}) for extra in data.get("extra_fields").tolist()]
+        for name in names:
+            lacking = [key for key, info in zip(batch.keys, infos, strict=True) if name not in info]
+            if lacking:
+                raise BadRewardError(
+                    f"algorithm.gdpo_reward_keys names {name!r}, which the reward function did not return for "
+                    f"{', '.join(lacking[:8])} ({len(lacking)} of {len(batch)} rows): it has to return a dict with it"
+                )
+        return {name: torch.tensor([float(info[name]) for info in infos]) for name in names}
 
     def _refuse_bad_rewards(self, batch: KVBatchMeta, scores: torch.Tensor) -> None:
         """One NaN makes a whole group NaN without a word; stop here and name the rows instead."""
@@ -91,3 +116,9 @@ class Advantage(Driver):
                 f"compute_advantage: rm_scores of {', '.join(keys[:8])} ({len(keys)} of {len(batch)} rows) is NaN or "
                 "infinite; mend the reward function (reward.custom_reward_function) or the reward model"
             )
+
+
+def _columns(data: TensorDict) -> dict[str, torch.Tensor]:
+    """The tensors of a batch: jagged ones padded to [num_rows, max R], scalars as they are, [num_rows]."""
+    tensors = {str(name): data[name] for name in data.keys() if isinstance(data.get(name), torch.Tensor)}
+    return {name: padded(column) if column.is_nested else column for name, column in tensors.items()}

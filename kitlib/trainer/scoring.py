@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from kitlib.algos import agg_loss
-from kitlib.contract import stage
+from kitlib.contract import needs, stage
 from kitlib.trainer.driver import Driver
 from kitlib.trainer.metrics import rollout_probs_diff
 from kitlib.transfer_queue import KVBatchMeta, padded
@@ -29,22 +29,21 @@ class Scoring(Driver):
     def compute_old_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Write `old_log_probs` [R] and `entropy` [R]: each response token under the policy before this update.
 
-        The worker scores whole sequences into `log_probs` and `entropy` [S]; the driver cuts out the response. With
-        `algorithm.rollout_correction.bypass_mode` the rollout's own log-probs are taken and no model runs.
-        Metrics: actor/entropy, training/rollout_probs_diff_*.
+        The worker scores whole sequences into `log_probs` and `entropy` [S]; the driver cuts out the response. The
+        optimal token baselines also get `sum_pi_squared` [R]. With `algorithm.rollout_correction.bypass_mode` the
+        rollout's own log-probs are taken and no model runs. Metrics: actor/entropy, training/rollout_probs_diff_*.
         """
         if self.config.algorithm.rollout_correction.bypass_mode:
             self.push(batch, old_log_probs=self.pull(batch, "rollout_log_probs")["rollout_log_probs"])
             return batch
 
-        self.tell_workers(batch, calculate_entropy=True, compute_loss=False)
+        with_squares = "sum_pi_squared" in needs("compute_old_log_prob", self.config).writes
+        self.tell_workers(batch, calculate_entropy=True, calculate_sum_pi_squared=with_squares, compute_loss=False)
         self.actor_rollout_wg.compute_log_prob(batch)
-        data = self.pull(batch, "log_probs", "entropy", "response_mask", "rollout_log_probs")
+        data = self.pull(batch, "log_probs", "entropy", "sum_pi_squared", "response_mask", "rollout_log_probs")
         mask = data["response_mask"]
-        response = {
-            "old_log_probs": response_from_nested(data["log_probs"], mask),
-            "entropy": response_from_nested(data["entropy"], mask),
-        }
+        names = {"log_probs": "old_log_probs", "entropy": "entropy", "sum_pi_squared": "sum_pi_squared"}
+        response = {new: response_from_nested(data[name], mask) for name, new in names.items() if name in data}
         self._log_prob_metrics(response, data)
         return self.push(batch, **response)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from kitlib.algos.pf_ppo import pf_ppo_rows
 from kitlib.contract import needs, stage
 from kitlib.replay_buffer import ReplayBuffer
 from kitlib.trainer.advantage import Advantage
@@ -41,6 +42,7 @@ class PPOStages(Scoring, Advantage):
 
     replay_buffer: ReplayBuffer
     epoch: int
+    local_trigger_step: int
     rollout_writer: RolloutWriter | None
 
     @stage("sample")
@@ -99,6 +101,26 @@ class PPOStages(Scoring, Advantage):
         self.metrics.update(self.actor_rollout_wg.update_actor(batch))
         return batch
 
+    def rows_to_train(self, batch: KVBatchMeta) -> list[int] | None:
+        """With `algorithm.use_pf_ppo`: the rows of the batch that an update shall take, drawn by their reward.
+
+        As many as there are, some of them several times; padding rows stay where they are. Actor and critic draw the
+        same rows, and a drawn row brings all of its fields. (verl pairs them wrongly: see kitlib/algos/pf_ppo.py.)
+        Differs: any estimator may be used, where verl draws with gae only.
+        """
+        algorithm = self.config.algorithm
+        if not algorithm.use_pf_ppo:
+            return None
+        real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
+        scores = padded(self.pull(batch, "rm_scores")["rm_scores"]).sum(dim=1)[real]  # [num real rows]
+        seed = hash((self.config.kitlib.seed, self.global_steps, self.local_trigger_step)) % 2**63
+        generator = torch.Generator().manual_seed(seed)
+        drawn = pf_ppo_rows(scores, algorithm.pf_ppo.reweight_method, algorithm.pf_ppo.weight_pow, generator)
+        rows = list(range(len(batch)))
+        for row, source in zip(real, drawn.tolist(), strict=True):
+            rows[row] = real[source]
+        return rows
+
     def _tell_update(self, batch: KVBatchMeta, settings: Any, **more: Any) -> None:
         """What an update has to know: sizes in rows, passes, order."""
         mini_batch_size = settings.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
@@ -109,6 +131,7 @@ class PPOStages(Scoring, Advantage):
             epochs=settings.ppo_epochs,
             seed=settings.data_loader_seed,
             dataloader_kwargs={"shuffle": settings.shuffle},
+            rows_to_train=self.rows_to_train(batch),
             **more,
         )
 

@@ -52,12 +52,18 @@ class ActorRolloutRefWorker(TrainingWorker):
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
         """Score every response token with the current policy.
 
-        Reads input_ids, position_ids [S], prompts [P], responses [R]; settings temperature and calculate_entropy.
-        Writes `log_probs` and, with calculate_entropy, `entropy`: see Worker.score.
+        Reads input_ids, position_ids [S], prompts [P], responses [R]; settings temperature, calculate_entropy and
+        calculate_sum_pi_squared. Writes `log_probs` and, as asked for, `entropy` and `sum_pi_squared`: see
+        Worker.score.
         """
         rows = Rows.from_tensordict(data, (), self.engine.device)
-        with_entropy = setting(data, "calculate_entropy", False)
-        return self.score(rows, self._infer_micro_batches(rows), setting(data, "temperature", 1.0), with_entropy)
+        return self.score(
+            rows,
+            self._infer_micro_batches(rows),
+            setting(data, "temperature", 1.0),
+            setting(data, "calculate_entropy", False),
+            setting(data, "calculate_sum_pi_squared", False),
+        )
 
     @fetches(*SEQUENCE_COLUMNS, *RESPONSE_COLUMNS, optional=OPTIONAL_COLUMNS)
     def update_actor(self, data: TensorDict) -> dict[str, float]:

@@ -47,8 +47,11 @@ class TrainingWorker(Worker):
         """Optimizer steps on the rows of this rank; returns the means of the metrics over mini-batches.
 
         Reads the settings mini_batch_size and global_batch_size (rows of a mini-batch over all ranks), epochs, seed,
-        dataloader_kwargs of `data`. Adds <prefix>/grad_norm and <prefix>/lr.
+        dataloader_kwargs of `data`, and rows_to_train: numbers of the rows to take instead of all, or None. Adds
+        <prefix>/grad_norm and <prefix>/lr.
         """
+        if (drawn := setting(data, "rows_to_train", None)) is not None:
+            rows = rows.take(torch.tensor(drawn, device=self.engine.device))
         per_step = []
         for mini_batch in self._mini_batches(rows, data):
             per_step.append(self._step(mini_batch, setting(data, "global_batch_size"), micro_loss))

@@ -40,11 +40,18 @@ class Worker:
         most = self.engine.all_reduce(torch.tensor(len(pieces), device=self.engine.device), dist.ReduceOp.MAX)
         return split_to(pieces, int(most))
 
-    def score(self, rows: Rows, pieces: Sequence[Tensor], temperature: float, with_entropy: bool) -> TensorDict:
-        """`log_probs` and, if asked for, `entropy` of every response token: see `score_tokens`."""
+    def score(
+        self,
+        rows: Rows,
+        pieces: Sequence[Tensor],
+        temperature: float,
+        with_entropy: bool,
+        with_sum_pi_squared: bool = False,
+    ) -> TensorDict:
+        """`log_probs` and, if asked for, `entropy` and `sum_pi_squared` of every response token: see `score_tokens`."""
 
         def score(micro: Rows, chosen: Tensor) -> TokenColumns:
-            return self.engine.infer(micro, chosen, temperature, with_entropy).columns()
+            return self.engine.infer(micro, chosen, temperature, with_entropy, with_sum_pi_squared).columns()
 
         return self.score_tokens(rows, pieces, score)
 

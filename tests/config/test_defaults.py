@@ -14,8 +14,13 @@ from kitlib.config import Config, load_config
 from kitlib.config.schema import DEFAULTS_FILE, TYPES, known_keys, verl_keys
 from kitlib.contract import STAGES, SWITCHES
 
-# Read from verl's dataclasses, where ppo_trainer.yaml does not name it.
-ONLY_IN_VERLS_DATACLASSES = {"actor_rollout_ref.rollout.agent.agent_loop_manager_class"}
+# Read by verl, though its ppo_trainer.yaml does not name them.
+ONLY_IN_VERLS_DATACLASSES = {
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+    "algorithm.gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights",
+    "reward.custom_reward_function.reward_kwargs",
+}
 VERL_DEFAULTS: dict[str, Any] = json.loads(Path(__file__).with_name("verl_0_9_1_defaults.json").read_text())
 COMMENT = re.compile(r"verl: (?P<value>.+?)\)?$")
 

@@ -100,8 +100,8 @@ def test_a_resumed_run_has_its_critic_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ppo_with_gae_teaches_the_model_to_call_the_tool(tmp_path: Path) -> None:
-    """Measured over four seeds: greedy accuracy 0.00 -> 0.98 to 1.00, sampled reward 0.16 to 0.18 -> 0.58 to 0.63, value
-    loss 0.10 to 0.12 at the end."""
+    """Measured over four seeds: greedy accuracy 0.00 -> 0.98 to 1.00, sampled reward 0.16 to 0.18 -> 0.58 to 0.63,
+    value loss 0.10 to 0.12 at the end."""
     overrides = ["trainer.total_training_steps=10", "trainer.test_freq=10", "trainer.logger=[jsonl]"]
     config = load_config([*overrides, "algorithm.adv_estimator=gae", "data.val_max_samples=64", "kitlib.seed=0"])
     TaskRunner().run(config, run_dir=tmp_path)

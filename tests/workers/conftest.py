@@ -24,7 +24,7 @@ def tiny_model(seed: int = 0, **overrides: Any) -> Any:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     more = {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True, "max_position_embeddings": 512}
-    return Qwen3ForCausalLM(Qwen3Config(vocab_size=VOCAB_SIZE, **{**sizes, **more, **overrides}))
+    return Qwen3ForCausalLM(Qwen3Config(**{"vocab_size": VOCAB_SIZE, **sizes, **more, **overrides}))
 
 
 def make_batch(num_rows: int = 8, seed: int = 0) -> TensorDict:

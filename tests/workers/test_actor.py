@@ -166,3 +166,12 @@ def test_bad_batches_are_named(make_worker: MakeWorker) -> None:
     dynamic = make_worker("actor.use_dynamic_bsz=true", "actor.ppo_max_token_len_per_gpu=4")
     with pytest.raises(WorkerError, match="does not fit into a micro-batch of 4: raise .*ppo_max_token_len_per_gpu"):
         dynamic.update_actor(with_settings(data))
+
+
+def test_drawn_rows_bring_all_their_columns(make_worker: MakeWorker) -> None:
+    data, drawn = make_batch(4), [2, 2, 0, 3]
+    columns = {name: jagged([data[name][row] for row in drawn]) for name in data.keys()}
+    expected, worker = make_worker("actor.optim.lr=0.01"), make_worker("actor.optim.lr=0.01")
+    metrics = expected.update_actor(with_settings(TensorDict(columns, batch_size=[4])))
+    assert worker.update_actor(with_settings(data, rows_to_train=drawn)) == metrics
+    assert_same_weights(worker.state_dict_for_rollout(), expected.state_dict_for_rollout())

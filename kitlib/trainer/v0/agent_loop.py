@@ -78,7 +78,7 @@ class AgentLoopWorker(AgentLoopWorkerTQ):
             )
         self._finished[keys[0]] = outputs[0]
 
-    def _output_of(self, row: Mapping[str, Any], task: asyncio.Task[None]) -> AgentLoopOutput:
+    def _output_of(self, row: Mapping[str, Any], task: asyncio.Task[Any]) -> AgentLoopOutput:
         error = task.exception()
         key = str(TrajectoryKey(row["uid"], row["session_id"], 0))
         output = self._finished.pop(key, None)

@@ -26,6 +26,9 @@ SERIAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+FED_BY_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+
+
 def require_serial(config: Config) -> None:
     """Raise one ConfigError with a line for every setting that needs V1."""
     refused = [
@@ -35,6 +38,11 @@ def require_serial(config: Config) -> None:
     ]
     if config.algorithm.adv_estimator == "gae":
         refused.append("algorithm.adv_estimator=gae needs a critic and so trainer.use_v1=true: choose grpo")
+    if config.algorithm.adv_estimator in FED_BY_V1:
+        refused.append(
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs fields that only trainer.use_v1=true "
+            "provides: choose grpo"
+        )
     prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if prompts % mini_batch:
         refused.append(

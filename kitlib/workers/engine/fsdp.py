@@ -72,11 +72,16 @@ class FSDPEngine:
             # transformers 5.24 renames it and warns under the old name
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
-        # Before sharding: fully_shard looks up the root's parameters, and the hook must sit on the module that stays.
-        self.score_tokens = make_scorer(model)
-        self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
-        self.optimizer = build_optimizer(model.parameters(), optim) if optim is not None else None
-        self.lr_scheduler = build_lr_scheduler(self.optimizer, optim) if self.optimizer is not None else None
+        try:
+            # Before sharding: fully_shard looks up the root's parameters, and the hook must sit on the module that
+            # stays.
+            self.score_tokens = make_scorer(model)
+            self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
+            self.optimizer = build_optimizer(model.parameters(), optim) if optim is not None else None
+            self.lr_scheduler = build_lr_scheduler(self.optimizer, optim) if self.optimizer is not None else None
+        except BaseException:
+            self.group.close()
+            raise
         self._kept_weights: dict[str, dict[str, Tensor]] = {}
         self._max_grad_norm = float("inf") if optim is None else optim.clip_grad
 
