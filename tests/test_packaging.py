@@ -66,7 +66,7 @@ def python(program: str, root: Path = ROOT) -> str:
     return run(sys.executable, "-c", program, cwd="/", PYTHONPATH=str(root))
 
 
-@pytest.mark.parametrize("module", ["kitlib", "kitlib.trainer", "kitlib.inspector", "kitlib.cli"])
+@pytest.mark.parametrize("module", ["kitlib", "kitlib.trainer", "kitlib.inspector.widgets", "kitlib.cli"])
 def test_an_import_loads_nothing_that_a_bare_machine_lacks(module: str) -> None:
     program = f"import sys, json, {module}; print(json.dumps([name for name in {LAZY} if name in sys.modules]))"
     assert json.loads(python(program)) == []
@@ -87,6 +87,7 @@ def test_the_wheel_carries_data_and_settings(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("kitlib-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
+    assert (tmp_path / "site/kitlib/inspector/widgets/static/view.js").exists()
     program = "from kitlib.config import load_config; print(load_config().data.train_files)"
     train_files = python(program, tmp_path / "site").strip()
     assert train_files == str(tmp_path / "site/kitlib/_data/mult_tool/train.parquet")

@@ -71,7 +71,7 @@ def test_a_click_names_the_writer(notebook: Notebook) -> None:
     grid.part("filter").fill("w1_")
     grid.shows(1)
     grid.click("w1_0_0", "responses")
-    grid.says("panel", "by stage generate_sequences")
+    grid.says("panel", "by generate_sequences, ")
     grid.says("panel", "int64 J[2], 16 bytes")
     grid.says("panel", "success  len 11+20")
 

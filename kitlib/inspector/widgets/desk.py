@@ -173,6 +173,7 @@ class Desk:
 
     def _judge(self) -> None:
         with self._pace:
+            self.feed.refresh()
             self._headline = self._verdict()
 
     def _verdict(self) -> tuple[str, str]:
@@ -199,7 +200,9 @@ class Desk:
             "stage": self.stage or "",
             "headline": self._headline,
             "trouble": self.trouble,
+            "label": printable(shown.label),
             "live": self.feed.is_live,
+            "readable": hasattr(shown.source, "kv_batch_get"),
             "following": shown.is_following,
             "at": shown.at,
             "moments": num_moments,

@@ -4,7 +4,7 @@ verl 0.9.1 has no counterpart.
 
     Feed.of(queue)              live: every change can be seen as it happens
     Feed.of(queue, recorder)    live, and the time slider goes back over what the recorder kept
-    Feed.of(recording)          whatever has `.snapshots`, or a list of snapshots, or a single one: the slider only
+    Feed.of(recording)          whatever has `moments` or `snapshots`, a list of snapshots, or one: the slider only
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kitlib.inspector.source import snapshot_of
 from kitlib.inspector.widgets.need import EmptyRecordingError
-from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot, take_snapshot
+from kitlib.transfer_queue import Event, PartitionSnapshot, QueueSnapshot
 
 POLL_SECONDS = 1.0  # between two looks at a queue that cannot say when it changes (the package on Ray)
 
@@ -28,7 +29,10 @@ class News(NamedTuple):
 
 
 class Feed:
-    """Pictures of a queue. tq: the live queue, None for a recording. The recording may still grow."""
+    """Pictures of a queue. tq: the live queue, None for a recording. The recording may still grow.
+
+    A moment is a QueueSnapshot, or has `snapshot()` and a `str` that says when it was (kitlib.inspector.Recording).
+    """
 
     def __init__(self, tq: Any | None, recording: Any) -> None:
         self.tq = tq
@@ -37,10 +41,10 @@ class Feed:
     @classmethod
     def of(cls, source: Any, history: Any = None) -> Feed:
         """The feed of whatever the reader hands in. Raises EmptyRecordingError."""
-        if hasattr(source, "snapshot"):
+        is_recording = any(hasattr(source, name) for name in ("moments", "snapshots"))
+        if hasattr(source, "snapshot") and not is_recording:
             return cls(source, () if history is None else history)
-        recording = (source,) if isinstance(source, QueueSnapshot) else source
-        feed = cls(None, recording)
+        feed = cls(None, (source,) if isinstance(source, QueueSnapshot) else source)
         if not feed.moments:
             raise EmptyRecordingError(f"a {type(source).__name__} without a snapshot: there is nothing to look at")
         return feed
@@ -56,19 +60,32 @@ class Feed:
         return bool(getattr(self.tq, "closed", False))
 
     @property
-    def moments(self) -> Sequence[QueueSnapshot]:
-        """The recorded snapshots, oldest first."""
-        found = getattr(self._recording, "snapshots", self._recording)
+    def moments(self) -> Sequence[Any]:
+        """The recorded moments, oldest first."""
+        found = self._recording
+        for name in ("moments", "snapshots"):
+            found = getattr(found, name, found)
         if isinstance(found, Sequence):
             return found
         raise EmptyRecordingError(
-            f"a {type(self._recording).__name__} is neither a queue nor a recording: pass an object with `snapshots`, "
-            "a list of QueueSnapshot, or one"
+            f"a {type(self._recording).__name__} is neither a queue nor a recording: pass an object with `moments` or "
+            "`snapshots`, a list of QueueSnapshot, or one"
         )
+
+    @property
+    def events(self) -> list[Event]:
+        """The recorded calls of a watched queue or of a recording, oldest first; [] where nobody recorded."""
+        log = getattr(self.tq, "log", None) or self._recording
+        return log.events() if hasattr(log, "events") else []
+
+    def refresh(self) -> None:
+        """Read again what has been recorded since."""
+        if hasattr(self._recording, "refresh"):
+            self._recording.refresh()
 
     def newest(self) -> QueueSnapshot:
         """The queue as it is now; of a recording the last moment."""
-        return self.moments[-1] if self.tq is None else take_snapshot(self.tq)
+        return snapshot_of(self.moments[-1] if self.tq is None else self.tq)
 
     def news(self, partition_id: str, since: int) -> News | None:
         """What changed in a partition after version `since`; None if the queue cannot tell, or not so far back."""

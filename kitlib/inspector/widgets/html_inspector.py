@@ -107,7 +107,7 @@ class HtmlInspector:
         self._display.show(self._repr_mimebundle_())
 
     def _still(self) -> list[View]:
-        return still_views(self._snapshot, None, self.stage, self._config, self.partition_id, None)
+        return still_views(self._snapshot, self._snapshot, self.stage, self._config, self.partition_id, None)
 
     def _partitions(self, at_least: str) -> list[str]:
         return list(dict.fromkeys([*self._snapshot.partitions, at_least]))

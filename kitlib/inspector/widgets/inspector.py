@@ -34,11 +34,11 @@ class Inspector:
 
         Inspector(tq, stage="compute_advantage", config=config)     in a cell, before or above trainer.fit(..)
 
-    source:      a queue, or a recording: an object with `snapshots`, a list of QueueSnapshot, or one.
+    source:      a queue, or a recording (open_recording, an object with `snapshots`, a list of QueueSnapshot, or one).
     stage:       judge by this stage of the contract (it can be chosen in the widget); None judges nothing.
     config:      anything the contract can read; None means verl's defaults.
     partition_id: shown first; default train (val for the stage validate).
-    history:     of a live queue: a recording whose snapshots the time slider offers; it may grow.
+    history:     of a live queue: a recording whose moments the time slider offers; it may grow.
     n:           sessions a prompt should have, for the group board; None takes it from the config.
     why_waiting: called while its panel is open, such as trainer.replay_buffer.why_waiting.
     tokenizer:   decodes token fields of a cell whose values are asked for.
@@ -154,14 +154,12 @@ class Inspector:
 
     def _still(self, is_first: bool = False) -> list[View]:
         """The static views of what is shown; of a live queue that is being followed, as it is now."""
-        desk = self._desk
+        desk, shown = self._desk, self._desk.shown
         with desk.lock:
-            is_now = desk.shown.is_live and not self.is_closed
-            if is_now:
+            if shown.is_live and not self.is_closed:
                 desk.look(changed=True, catch_up=False)
-            tq = self._feed.tq if is_now else None
-            shown = desk.shown
-            return still_views(shown.snapshot, tq, desk.stage, desk.config, shown.partition_id, self._n, is_first)
+            arguments = (desk.stage, desk.config, shown.partition_id, self._n, is_first)
+            return still_views(shown.snapshot, shown.source, *arguments)
 
     def _handle(self, message: Message) -> None:
         self._requests.handle(message)

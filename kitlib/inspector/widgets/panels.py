@@ -71,8 +71,7 @@ class Panels:
             if name == "presence":
                 return presence(shown.snapshot, desk.stage, desk.config, shown.partition_id).html()
             if name == "groups":
-                source = desk.feed.tq if shown.is_live else shown.snapshot
-                return group_board(source, self._n, desk.config, shown.partition_id).html()  # type: ignore[arg-type]
+                return group_board(shown.source, self._n, desk.config, shown.partition_id).html()
             assert self._why_waiting is not None, "offered only with a callable"
             said = self._why_waiting()
             return said.html() if isinstance(said, View) else _pre("nothing is waiting" if said is None else str(said))

@@ -69,8 +69,8 @@ class Requests:
         if key is None:
             facts = [("gone", "the row is no longer in the queue")]
         elif message["values"]:
-            facts = read_value(self._desk.feed, shown.partition_id, key, field, self._tokenizer)
+            facts = read_value(shown.source, shown.partition_id, key, field, self._tokenizer)
         else:
-            facts = describe(self._desk.feed, shown.row(key), key, field)
+            facts = describe(self._desk.feed, shown.row(key), shown.taken_at, key, field)
         answer = {name: message[name] for name in ("kind", "view", "row", "field", "values")}
         self._desk.outlet.reply({**answer, "facts": facts})

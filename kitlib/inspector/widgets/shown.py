@@ -8,7 +8,9 @@ frozen, or at a recorded moment        one snapshot, which stays
 from __future__ import annotations
 
 import time
+from typing import Any
 
+from kitlib.inspector.source import snapshot_of
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.grid import Grid
 from kitlib.inspector.widgets.wire import Change
@@ -27,6 +29,7 @@ class Shown:
         self.is_following, self.at = True, max(0, len(feed.moments) - 1)
         self._version = feed.version()  # read before the picture, which may then know more, never less
         self._snapshot = feed.newest()
+        self._moment = None if feed.is_live else feed.moments[-1]
         self._is_behind = False
         self.taken_at = self._snapshot.taken_at
         if partition_id is None:
@@ -60,6 +63,18 @@ class Shown:
         others = {name: len(part.keys) for name, part in self._snapshot.partitions.items()}
         return {self.partition_id: 0, **others, self.partition_id: len(self.grid.keys)}
 
+    @property
+    def source(self) -> Any:
+        """What is shown as a source of views: the queue, or the recorded moment, whose values may be recorded, too."""
+        if self.is_live:
+            return self.feed.tq
+        return self._snapshot if self._moment is None else self._moment
+
+    @property
+    def label(self) -> str:
+        """The words of the recorded moment that is shown, "" without any."""
+        return "" if self._moment is None or isinstance(self._moment, QueueSnapshot) else str(self._moment)
+
     def row(self, key: str) -> PartitionSnapshot | None:
         """A picture in which the key is up to date."""
         is_cheap = self._is_behind and self.is_live
@@ -86,14 +101,18 @@ class Shown:
         """Follow: show the newest picture."""
         self.is_following, self.at = True, max(0, len(self.feed.moments) - 1)
         self._version = self.feed.version()
-        return self._take(self.feed.newest())
+        change = self._take(self.feed.newest())
+        self._moment = None if self.feed.is_live else self.feed.moments[-1]
+        return change
 
     def moment(self, at: int) -> Change | None:
         """Show a recorded snapshot, counted from 0; negative from the end. Raises IndexError."""
         moments = self.feed.moments
-        snapshot = moments[at]
+        moment = moments[at]
         self.is_following, self.at = False, at % len(moments)
-        return self._take(snapshot)
+        change = self._take(snapshot_of(moment))
+        self._moment = moment
+        return change
 
     def freeze(self) -> Change | None:
         """Keep the picture of now."""
@@ -102,5 +121,5 @@ class Shown:
         return change
 
     def _take(self, snapshot: QueueSnapshot) -> Change | None:
-        self._snapshot, self._is_behind, self.taken_at = snapshot, False, snapshot.taken_at
+        self._snapshot, self._is_behind, self.taken_at, self._moment = snapshot, False, snapshot.taken_at, None
         return self.grid.update(snapshot.partitions.get(self.partition_id))

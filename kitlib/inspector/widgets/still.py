@@ -25,7 +25,7 @@ REWARDS = "rm_scores"
 
 def still_views(
     snapshot: QueueSnapshot,
-    tq: Any,
+    source: Any,
     stage: str | None,
     config: Any,
     partition_id: str,
@@ -34,15 +34,15 @@ def still_views(
 ) -> list[View]:
     """The views that stand for the widget.
 
-    tq: where the group board may read rewards; None leaves it out. is_first: the widget is about to be displayed, and
-    of a large queue only counts are wanted.
+    source: where the group board may read rewards; a snapshot, which has none, leaves it out. is_first: the widget is
+    about to be displayed, and of a large queue only counts are wanted.
     """
     part = snapshot.partitions.get(partition_id)
     if part is not None and len(part.keys) > MAX_ROWS:
         return [_counts(snapshot) if is_first else partitions(snapshot)]
     views = [presence(snapshot, stage, config, partition_id)]
-    if part is not None and tq is not None and _has_rewards(part):
-        views.append(group_board(tq, n, config, partition_id))
+    if part is not None and hasattr(source, "kv_batch_get") and _has_rewards(part):
+        views.append(group_board(source, n, config, partition_id))
     return views
 
 

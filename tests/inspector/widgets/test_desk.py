@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitlib.inspector import UnknownStageError
+from kitlib.inspector import UnknownStageError, open_recording, record
 from kitlib.inspector.widgets.desk import Desk
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.panels import Panels
@@ -121,13 +122,13 @@ def test_a_click_tells_shape_writer_tags_and_on_request_values() -> None:
     ask(desk, "detail", row="a_0_0", field="responses", values=False)
     said = facts(browser)
     assert said["holds"] == "int64 J[40], 320 bytes"
-    assert said["written"].startswith("by stage generate_sequences, worker 3, ")
+    assert said["written"].startswith("by generate_sequences (3), ")
     assert said["tags"].startswith("success  len 11+20")
     ask(desk, "detail", row="a_0_0", field="responses", values=True)
     assert facts(browser)["values"].startswith("0 1 2") and ".. 32" in facts(browser)["values"]
     ask(desk, "detail", row="a_0_0", field="text", values=True)
     assert facts(browser)["value"] == "<b>\\x1b"
-    assert tq.log.events()[-1].who == {"worker": "inspector"}
+    assert tq.log.events()[-1].who == {"stage": "inspector"}
     ask(desk, "detail", row="a_0_0", field="returns", values=False)
     assert facts(browser)["holds"] == "absent"
     tq.kv_clear(["a_0_0"], "train")
@@ -136,6 +137,26 @@ def test_a_click_tells_shape_writer_tags_and_on_request_values() -> None:
     desk.look(changed=True)
     ask(desk, "detail", row="a_0_0", field="responses", values=False)
     assert "gone" in facts(browser)
+
+
+def test_a_recording_is_walked_through_with_labels_writers_and_recorded_values(tmp_path: Path) -> None:
+    recorder = record(TransferQueue(), tmp_path / "run", values=["rm_scores"])
+    with acting_as(stage="generate_sequences"):
+        recorder.tq.kv_put("a_0_0", "train", {"rm_scores": torch.tensor([0.0, 1.0]), "responses": torch.ones(2)}, tag())
+    recorder.mark("generate_sequences", step=1)
+    recorder.tq.kv_put("b_0_0", "train", {"rm_scores": torch.tensor([0.5])}, tag())
+    recorder.mark("sample", step=1)
+    recorder.close()
+    desk, browser = desk_of(open_recording(tmp_path / "run"))
+    assert (browser.names, browser.frame["moments"]) == (["a_0_0", "b_0_0"], 2)
+    ask(desk, "moment", at=0)
+    assert (browser.names, browser.frame["label"]) == (["a_0_0"], "step 1 after generate_sequences")
+    ask(desk, "detail", row="a_0_0", field="rm_scores", values=False)
+    assert facts(browser)["written"].startswith("by generate_sequences, ")
+    ask(desk, "detail", row="a_0_0", field="rm_scores", values=True)
+    assert facts(browser)["values"].startswith("0 1  (2 values)")
+    ask(desk, "detail", row="a_0_0", field="responses", values=True)
+    assert list(facts(browser)) == ["value"]  # it was not recorded
 
 
 def test_the_writer_by_contract_where_nobody_recorded() -> None:

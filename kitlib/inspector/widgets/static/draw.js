@@ -15,8 +15,10 @@ function brush(css) {
 }
 
 export function brushes(palette) {
+  const states = palette.states.map((state) => ({ ...state, ...brush(state.css) }));
   return {
-    states: palette.states.map((state) => ({ ...state, ...brush(state.css) })),
+    states,
+    stray: states.find((state) => state.name === "WARN"),
     statuses: new Map(Object.entries(palette.status_css).map(([status, css]) => [status, brush(css)])),
   };
 }
@@ -121,7 +123,7 @@ function keys(context, scroller, { grid, layout, rowAt, brushes, numRows }, ink)
     const row = rowAt(i);
     const y = layout.head + i * ROW - scroller.scrollTop + ROW / 2 + 1;
     const word = grid.frame.words[grid.statuses[row]] ?? "";
-    const look = brushes.statuses.get(word);
+    const look = grid.kinds[row] === 3 ? brushes.stray : brushes.statuses.get(word);
     context.fillStyle = ink.text;
     context.globalAlpha = grid.kinds[row] === 1 ? 0.65 : 1;
     context.font = grid.kinds[row] === 2 ? `bold ${FONT}` : FONT;
@@ -134,7 +136,7 @@ function keys(context, scroller, { grid, layout, rowAt, brushes, numRows }, ink)
       context.globalAlpha = 1;
     }
     context.fillStyle = ink.text;
-    context.fillText(shortened(grid.kinds[row] === 1 ? "padding" : word, 12), layout.keyWidth + 4, y);
+    context.fillText(shortened(["", "padding", "", "stray"][grid.kinds[row]] || word, 12), layout.keyWidth + 4, y);
   }
   context.globalAlpha = 1;
   rule(context, layout.left - 1, layout.head, 0, ink.height, ink);

@@ -4,7 +4,7 @@
 
 const KINDS = ["row", "padding", "marker", "stray"];
 
-export const FILTER_HINT = "filter: text in key, status:…, field:…, is:missing";
+export const FILTER_HINT = "filter: key, status:…, field:…, is:missing";
 
 function pattern(text) {
   const escaped = text.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".");

@@ -57,8 +57,9 @@ export class Toolbar {
     this.follow.textContent = frame.following ? `● ${newest}` : frame.live ? "▶ follow" : "▶ newest";
     this.follow.title = frame.following ? "freeze this picture" : "show the newest picture again";
     this.follow.setAttribute("aria-pressed", String(frame.following));
-    const place = hasMoments && !(frame.live && frame.following) ? `moment ${frame.at + 1} of ${frame.moments}, ` : "";
-    this.time.textContent = `${place}${frame.following || place ? "" : "frozen, "}${clock(frame.taken_at)}`;
+    const place = hasMoments && !(frame.live && frame.following) ? `moment ${frame.at + 1} of ${frame.moments}` : "";
+    const still = frame.following || place ? "" : "frozen";
+    this.time.textContent = [place, frame.label, still, clock(frame.taken_at)].filter(Boolean).join(", ");
     this.slider.setAttribute("aria-valuetext", this.time.textContent);
   }
 

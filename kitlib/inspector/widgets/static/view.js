@@ -159,7 +159,7 @@ class View {
     const field = this.columns[column]?.name ?? "";
     if (!values) {
       const said = this.says(row, column);
-      const canRead = Boolean(field) && this.grid.frame.live && this.grid.isThere(this.rowAt(row), this.columns[column]);
+      const canRead = Boolean(field) && this.grid.frame.readable && this.grid.isThere(this.rowAt(row), this.columns[column]);
       this.asked = { row: this.grid.names[this.rowAt(row)], field };
       this.shown = { title: [this.asked.row, field].filter(Boolean).join("  ·  "), said: said.slice(said.lastIndexOf(field ? ": " : ", ") + 2), canRead };
       this.panels.showCell(this.shown);
