@@ -14,11 +14,11 @@ verl 0.9.1 has no counterpart. Nothing here unpickles. A recording that is still
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from tensordict import TensorDict
 
@@ -92,30 +92,48 @@ class Recording:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.header = read_header(folder)
+        self._events: list[Event] = []
+        self._marks: list[dict[str, Any]] = []
+        self._read_up_to: dict[Path, int] = {}  # segment of the log -> bytes
         self.refresh()
 
-    def refresh(self) -> None:
-        """Read the log again."""
-        lines = list(_lines(self.folder))
-        marks = [line["mark"] for line in lines if "mark" in line]
-        self._events = [line["event"] for line in lines if "event" in line]
-        self.__dict__.pop("_parsed", None)
-        self.moments = tuple(moment for mark in marks if (moment := _moment(self.folder, mark)) is not None)
-        self.stage_records = [StageRecord(**mark["record"]) for mark in marks if mark.get("record")]
+    def refresh(self) -> bool:
+        """Read what has been written since; True if there was something."""
+        lines = list(self._new_lines())
+        self._events += [event_of(line["event"]) for line in lines if "event" in line]
+        self._marks += [line["mark"] for line in lines if "mark" in line]
+        self.moments = tuple(moment for mark in self._marks if (moment := _moment(self.folder, mark)) is not None)
+        self.stage_records = [StageRecord(**mark["record"]) for mark in self._marks if mark.get("record")]
+        return bool(lines)
+
+    def _new_lines(self) -> Iterator[dict[str, Any]]:
+        """Whole lines only: the last one of a segment that is being written may be incomplete."""
+        for path in sorted((self.folder / LOG).glob("*.jsonl")):
+            start = self._read_up_to.get(path, 0)
+            with open(path, "rb") as file:
+                file.seek(start)
+                whole = file.read().rpartition(b"\n")[0]
+            for line in whole.splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise RecordingError(f"{path}: a line that is none of a recording ({error})") from error
+            self._read_up_to[path] = start + len(whole) + bool(whole)
 
     # What a view takes
 
     def events(self, since: int = 0) -> list[Event]:
         """The recorded calls with a number of at least `since`, oldest first."""
-        return [event for event in self._parsed if event.number >= since]
+        return [event for event in self._events if event.number >= since]
 
     def snapshot(self, partition_id: str | None = None) -> QueueSnapshot:
         """The queue at the last moment."""
         return self.last.snapshot(partition_id)
 
-    @cached_property
-    def _parsed(self) -> list[Event]:
-        return [event_of(data) for data in self._events]
+    @property
+    def snapshots(self) -> Sequence[QueueSnapshot]:
+        """The queue at every moment, oldest first; each is read from its file when it is asked for."""
+        return _Pictures(self.moments)
 
     # Moments
 
@@ -168,16 +186,22 @@ class Recording:
         return f"Recording({str(self.folder)!r}, {ended}, {len(self._events)} events)"
 
 
-def _lines(folder: Path) -> Sequence[dict[str, Any]]:
-    """Every whole line of the log; the last line of a segment that is being written may be incomplete."""
-    found = []
-    for path in sorted((folder / LOG).glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
-            try:
-                found.append(json.loads(line))
-            except ValueError as error:
-                raise RecordingError(f"{path}, line {number}: no line of a recording ({error})") from error
-    return found
+class _Pictures(Sequence[QueueSnapshot]):
+    def __init__(self, moments: Sequence[Moment]) -> None:
+        self._moments = moments
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    @overload
+    def __getitem__(self, index: int) -> QueueSnapshot: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[QueueSnapshot]: ...
+
+    def __getitem__(self, index: int | slice) -> QueueSnapshot | Sequence[QueueSnapshot]:
+        chosen = self._moments[index]
+        return chosen.snapshot() if isinstance(chosen, Moment) else _Pictures(chosen)
 
 
 def _moment(folder: Path, mark: dict[str, Any]) -> Moment | None:

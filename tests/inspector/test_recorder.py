@@ -112,8 +112,10 @@ def test_it_can_be_read_while_it_is_written_and_a_torn_line_is_left_out(recorder
     with open(recorder.folder / "log" / "000000.jsonl", "a", encoding="utf-8") as file:
         file.write('{"event": {"num')
     assert len(recording.events()) == num_events and len(recording.moments) == 2
-    recording.refresh()
+    assert recording.refresh()
     assert len(recording.events()) == num_events + 1 and recording.last.label == "later"
+    assert not recording.refresh(), "a torn line is no news"
+    assert [len(one.partitions["train"].keys) for one in recording.snapshots[1:]] == [2, 2]
 
 
 def test_values_only_if_asked_for_and_only_tensors(tmp_path: Path, recorder: Recorder) -> None:
