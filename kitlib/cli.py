@@ -2,6 +2,7 @@
 
     kitlib run [key=value ...] [--config FILE]       train; the defaults run the shipped demo
     kitlib config [key=value ...] [--config FILE]    print the settings that a run would use, and where each came from
+    kitlib inspect [RECORDING] [VIEW ...]            look into the queue of a run that goes on, or that is over
     kitlib doctor [FILE ...] [--address ADDRESS]     look at a queue and say what is wrong with it, and the way out
 
 verl 0.9.1: trainer/main_ppo.py, whose words `key=value` work here too. An error that kitlib raises on purpose is
@@ -49,6 +50,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         command.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.train_batch_size=32")
         command.add_argument("--config", metavar="FILE", help="YAML with settings; words key=value win over it")
 
+    see = commands.add_parser("inspect", help="look into the queue of a run that goes on, or that is over")
+    see.set_defaults(command=run_inspect, overrides=[])
+    add_inspect_arguments(see)
     look = commands.add_parser("doctor", help="look at a queue and say what is wrong with it, and the way out")
     look.set_defaults(command=run_doctor, overrides=[])
     add_doctor_arguments(look)
@@ -71,6 +75,30 @@ def run(args: argparse.Namespace) -> None:
     from kitlib.run import train
 
     train(config, Console())
+
+
+def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kitlib inspect`."""
+    views = "presence partitions groups staleness stages diff stage bytes config failure key field tokens"
+    parser.add_argument(
+        "words", nargs="*", metavar="RECORDING|VIEW", help=f"a folder (default: the newest one below this), or: {views}"
+    )
+    parser.add_argument("--address", help="of the Ray cluster of a live run; auto: the one on this machine")
+    parser.add_argument("--once", action="store_true", help="print and end, instead of following on the screen")
+    parser.add_argument("--html", metavar="FILE", help="write one page instead of printing")
+    parser.add_argument("--at", metavar="MOMENT", help="number, stage or stage:step of a recorded moment; default: last")
+    parser.add_argument("--stage", help="judge by the needs of this stage; default: the one that follows the moment")
+    parser.add_argument("--partition", help="default: train")
+    parser.add_argument("--key", help="one key, or a pattern for presence; of config: one setting")
+    parser.add_argument("--field", help="one field, or a pattern for presence")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks")
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    """`kitlib inspect`."""
+    from kitlib.inspector.command import run_inspect as run_it
+
+    return run_it(args)
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
