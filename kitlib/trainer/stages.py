@@ -122,7 +122,9 @@ class PPOStages(Scoring, Advantage):
         return rows
 
     def _tell_update(self, batch: KVBatchMeta, settings: Any, **more: Any) -> None:
-        """What an update has to know: sizes in rows, passes, order."""
+        """What an update has to know: sizes in rows, passes, order, and which rows if not all."""
+        if (drawn := self.rows_to_train(batch)) is not None:
+            more["rows_to_train"] = drawn
         mini_batch_size = settings.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         self.tell_workers(
             batch,
@@ -131,7 +133,6 @@ class PPOStages(Scoring, Advantage):
             epochs=settings.ppo_epochs,
             seed=settings.data_loader_seed,
             dataloader_kwargs={"shuffle": settings.shuffle},
-            rows_to_train=self.rows_to_train(batch),
             **more,
         )
 

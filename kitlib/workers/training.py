@@ -47,10 +47,10 @@ class TrainingWorker(Worker):
         """Optimizer steps on the rows of this rank; returns the means of the metrics over mini-batches.
 
         Reads the settings mini_batch_size and global_batch_size (rows of a mini-batch over all ranks), epochs, seed,
-        dataloader_kwargs of `data`, and rows_to_train: numbers of the rows to take instead of all, or None. Adds
+        dataloader_kwargs of `data`, and if there rows_to_train (numbers of the rows to take instead of all). Adds
         <prefix>/grad_norm and <prefix>/lr.
         """
-        if (drawn := setting(data, "rows_to_train", None)) is not None:
+        if drawn := setting(data, "rows_to_train", None):
             rows = rows.take(torch.tensor(drawn, device=self.engine.device))
         per_step = []
         for mini_batch in self._mini_batches(rows, data):
