@@ -98,9 +98,8 @@ def test_keys_move_through_views_and_moments(folder: Path) -> None:
 
 
 def test_the_picture_fits_the_terminal_and_scrolls(folder: Path) -> None:
-    console = Console(file=io.StringIO(), width=90, height=12, force_terminal=False)
-    screen = Screen(open_scene(folder / "a"), "config")
-    screen.name = "stages"
+    console = Console(file=io.StringIO(), width=90, height=8, force_terminal=False)
+    screen = Screen(open_scene(folder / "a"), "stages")
 
     def shown() -> list[str]:
         console.file = io.StringIO()
@@ -108,7 +107,7 @@ def test_the_picture_fits_the_terminal_and_scrolls(folder: Path) -> None:
         return console.file.getvalue().rstrip("\n").split("\n")
 
     first = shown()
-    assert len(first) <= 12 and "stages" in first[-1] and "of " in first[0]
+    assert len(first) <= 8 and "stages" in first[-1] and "of " in first[0]
     screen.press("page")
     assert shown()[1] != first[1] and screen.offset > 0
     screen.press("up")
