@@ -86,7 +86,7 @@ def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of the Ray cluster of a live run; auto: the one on this machine")
     parser.add_argument("--once", action="store_true", help="print and end, instead of following on the screen")
     parser.add_argument("--html", metavar="FILE", help="write one page instead of printing")
-    parser.add_argument("--at", metavar="MOMENT", help="number, stage or stage:step of a recorded moment; default: last")
+    parser.add_argument("--at", metavar="MOMENT", help="recorded moment: number, stage or stage:step; default: last")
     parser.add_argument("--stage", help="judge by the needs of this stage; default: the one that follows the moment")
     parser.add_argument("--partition", help="default: train")
     parser.add_argument("--key", help="one key, or a pattern for presence; of config: one setting")
