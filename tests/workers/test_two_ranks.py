@@ -35,6 +35,8 @@ def run(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]:
     scores = response_from_nested(worker.compute_log_prob(mine)["log_probs"], mine["response_mask"])
     metrics = worker.update_actor(mine)
     result = {"scores": list(scores.unbind()), "metrics": metrics, "weights": worker.state_dict_for_rollout()}
+    local = {name: value.to_local().nbytes for name, value in worker.engine.model.named_parameters()}
+    result |= {"shards": worker.engine.shards(), "local_bytes": local}
     worker.close()
     return result
 
@@ -61,6 +63,8 @@ def test_two_ranks_make_the_update_of_one(tmp_path: Path) -> None:
     whole = run((), list(range(NUM_ROWS)))
     pieces = run(("actor.ppo_micro_batch_size_per_gpu=3",), list(range(NUM_ROWS)))
 
+    for number, rank in enumerate(ranks):
+        assert {name: sizes[number] for name, _, _, sizes in rank["shards"]} == rank["local_bytes"]
     for rank in ranks:
         for row, score in zip(rank["rows"], rank["scores"], strict=True):
             torch.testing.assert_close(score, whole["scores"][row], rtol=1e-4, atol=1e-5)

@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor
 from kitlib.models import no_progress_bars
 from kitlib.workers.engine.optim import build_lr_scheduler, build_optimizer
 from kitlib.workers.engine.scoring import TokenScorer
+from kitlib.workers.engine.shards import ShardRow, shard_rows
 from kitlib.workers.engine.state import load_engine, save_engine, without_ties
 from kitlib.workers.errors import WorkerError
 from kitlib.workers.process_group import ProcessGroupLease
@@ -167,6 +168,11 @@ class FSDPEngine:
     def load_checkpoint(self, folder: Path, contents: Collection[str]) -> None:
         """Put back what save_checkpoint has written."""
         load_engine(self, folder, contents)
+
+    def shards(self) -> list[ShardRow]:
+        """Placement of every parameter and its bytes on every rank, for kitlib.inspector.shard_map."""
+        self.reshard()
+        return shard_rows(self.model)
 
     def save_weights(self, name: str) -> None:
         """Keep a copy of this rank's shards on the CPU under `name`; an older copy of that name is replaced."""
