@@ -23,7 +23,8 @@ def stale_groups(s: Situation) -> Iterator[Finding]:
     if not ages:
         return
     threshold, settled = s.choices.threshold, s.scene.settled
-    rest = [uid for uid in settled if uid not in evicted(s)]
+    going = evicted(s)
+    rest = [uid for uid in settled if uid not in going]
     numbers = {
         "threshold": threshold,
         "age": max(ages.values()),

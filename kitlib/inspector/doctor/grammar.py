@@ -7,13 +7,15 @@ to a cleared key makes a bare key again, and a refused put leaves half-registere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Row, Scene, keys_of
 from kitlib.inspector.doctor.situation import Situation
-from kitlib.keys import is_trajectory_key, uid_of
+from kitlib.keys import uid_of
 
+_ZERO_IN_FRONT = re.compile(r"_0[0-9]+(_[0-9]+)?$")
 STATUSES = ("pending", "running", "finished", "failure")
 
 
@@ -95,9 +97,9 @@ def half_registered(s: Situation) -> Iterator[Finding]:
 
 def bad_keys(s: Situation) -> Iterator[Finding]:
     """bad_key: a row whose key does not read as uid_session_index; odd_key: it reads, but not as written by verl."""
-    rows = [row for row in s.rows if not is_trajectory_key(row.key)]
-    bad = [row for row in rows if row.session_id is None and not _reads(row.key)]
-    odd = [row for row in rows if row.session_id is None and _reads(row.key)] + _padded_numbers(s.rows)
+    rows = [row for row in s.rows if row.session_id is None]
+    bad = [row for row in rows if not _reads(row.key)]
+    odd = [row for row in rows if _reads(row.key)] + _padded_numbers(s.rows)
     if bad:
         yield Finding(
             "bad_key",
@@ -138,7 +140,7 @@ def _reads(key: str) -> bool:
 
 
 def _padded_numbers(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.session_id is not None and row.key != f"{row.uid}_{row.session_id}_{row.index}"]
+    return [row for row in rows if row.session_id is not None and _ZERO_IN_FRONT.search(row.key)]
 
 
 def _unclean(scene: Scene) -> list[str]:

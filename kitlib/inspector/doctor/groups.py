@@ -85,7 +85,8 @@ def sessions_out_of_range(s: Situation) -> Iterator[Finding]:
     n = s.n()
     if n is None or not s.choices.is_known:
         return
-    wild = [r for r in s.real_rows if r.session_id is not None and r.session_id >= (s.sessions_expected(r.uid) or n)]
+    beyond = [row for row in s.real_rows if row.session_id is not None and row.session_id >= n]
+    wild = [row for row in beyond if (row.session_id or 0) >= (s.sessions_expected(row.uid) or n)]
     if wild:
         yield Finding(
             "session_out_of_range",
@@ -102,7 +103,8 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
     """all_groups_empty: no group that will be sampled has a row; empty_group_skipped: some have none."""
     if s.stage != "sample" or s.partition_id == "val":
         return
-    chosen = [uid for uid in s.scene.settled if uid not in evicted(s)][: s.needed]
+    going = evicted(s)
+    chosen = [uid for uid in s.scene.settled if uid not in going][: s.needed]
     empty = [uid for uid in chosen if uid not in s.scene.rows_of and "_" not in uid]
     if not empty or s.needed is None or len(chosen) < s.needed:
         return
@@ -136,7 +138,8 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
 def _sizes(s: Situation) -> dict[str, tuple[int, int]]:
     """{uid: (sessions with a row, sessions expected)} of the groups that are or will be in the batch."""
     if s.is_before_sampling:
-        uids = [] if s.stage == "submit_batch_to_rollout" else [u for u in s.scene.settled if u not in evicted(s)]
+        going = evicted(s)
+        uids = [] if s.stage == "submit_batch_to_rollout" else [u for u in s.scene.settled if u not in going]
         registered = grouped(row for row in s.scene.rows.values() if not row.is_padding)  # with fields or without
         groups = {uid: registered.get(uid, []) for uid in uids if "_" not in uid}
     else:

@@ -7,6 +7,7 @@ list of objects; three-dimensional position ids of equal length come back ragged
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -114,8 +115,9 @@ def one_element_rows(s: Situation) -> Iterator[Finding]:
 def mixed_types(s: Situation) -> Iterator[Finding]:
     """mixed_types (extra_fields: reads acc): a column of tensors and objects, of dicts and None, or of two dtypes."""
     for field in s.scene.partition.fields:
-        cells = _cells(s, s.rows, field)
-        kinds = {key: _kind(cell) for key, cell in cells.items()}
+        if len(_kinds_of(s, field)) < 2:
+            continue
+        kinds = {key: _kind(cell) for key, cell in _cells(s, s.rows, field).items()}
         usual = _usual(field, list(kinds.values()))
         others = [key for key, kind in kinds.items() if kind != usual]
         if usual is None or not others or not _matters(field, usual, {kinds[key] for key in others}):
@@ -197,6 +199,13 @@ def _cells(s: Situation, rows: Sequence[Row], field: str) -> dict[str, Cell]:
     return {row.key: partition.cells[code] for row in rows if (code := codes[row.position])}
 
 
+def _kinds_of(s: Situation, field: str) -> set[str]:
+    """The kinds of value in a column, of all rows of the partition: cheap, since rows share descriptions."""
+    partition = s.scene.partition
+    codes = np.unique(partition.codes[:, partition.column_of[field]])
+    return {_kind(partition.cells[code]) for code in codes.tolist() if code}
+
+
 def _kind(cell: Cell) -> str:
     """`int64 dim 1` of a tensor, `object dict` of anything else."""
     return f"object {cell.dtype}" if cell.layout == "object" else f"{cell.dtype} dim {len(cell.shape)}"
@@ -210,7 +219,7 @@ def _usual(field: str, kinds: Sequence[str]) -> str | None:
     if known is not None and known.layout == "object" and f"object {known.dtype}" in kinds:
         return f"object {known.dtype}"
     tensors = [kind for kind in kinds if not kind.startswith("object")]
-    return max(tensors or kinds, key=(tensors or kinds).count)
+    return Counter(tensors or kinds).most_common(1)[0][0]
 
 
 def _matters(field: str, usual: str, others: set[str]) -> bool:

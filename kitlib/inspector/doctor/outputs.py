@@ -118,8 +118,12 @@ def session_weight(s: Situation) -> Iterator[Finding]:
     """session_weight: sessions with more outputs than others weigh more in the loss."""
     if s.partition_id == "val" or s.is_before_sampling:
         return
+    several = _several(s)
+    if not several:
+        return
     counts = {name: len(outputs) for name, outputs in sessions_of(s.real_rows).items()}
-    heavy = [rows for rows in _several(s).values() if len(rows) > min(counts.values())]
+    fewest = min(counts.values())
+    heavy = [rows for rows in several.values() if len(rows) > fewest]
     if not heavy:
         return
     most = max(len(rows) for rows in heavy)
@@ -127,7 +131,7 @@ def session_weight(s: Situation) -> Iterator[Finding]:
         "session_weight",
         "warning" if s.is_at("update_actor", "update_critic") else "info",
         f"{some(len(heavy), 'session')} {verb(len(heavy), 'has', 'have')} up to {most} rows and others "
-        f"{min(counts.values())}: with the same advantage on each, {verb(len(heavy), 'it weighs', 'they weigh')} that "
+        f"{fewest}: with the same advantage on each, {verb(len(heavy), 'it weighs', 'they weigh')} that "
         "much more in the loss.",
         "Accept it knowingly, return one output a session, or divide the advantage by the outputs of the session.",
         s.partition_id,
@@ -137,7 +141,7 @@ def session_weight(s: Situation) -> Iterator[Finding]:
             "rows": len(s.real_rows),
             "sessions_with_several_outputs": len(heavy),
             "largest": most,
-            "smallest": min(counts.values()),
+            "smallest": fewest,
         },
         view="group_board",
     )
@@ -174,6 +178,8 @@ def last_output_masked(s: Situation) -> Iterator[Finding]:
 
 def _several(s: Situation) -> dict[str, list[Row]]:
     """Sessions with more than one row."""
+    if not any(row.index for row in s.real_rows):  # most runs: one output a session, its index is 0
+        return {}
     rows = [row for row in s.real_rows if row.session_id is not None]
     return {name: outputs for name, outputs in sessions_of(rows).items() if len(outputs) > 1}
 

@@ -24,7 +24,8 @@ def nan_rewards(s: Situation) -> Iterator[Finding]:
     """nan_reward (reads rm_scores, advantages): NaN or an infinity."""
     rows = s.readable_rows
     for field in ("rm_scores", "advantages"):
-        bad = [row for row in rows if not _finite(s.read(field, rows).get(row.key))]
+        read = s.read(field, rows)
+        bad = [row for row in rows if not _finite(read.get(row.key))]
         if not bad:
             continue
         uids = {row.uid for row in bad}

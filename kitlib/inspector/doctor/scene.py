@@ -33,15 +33,11 @@ class Row:
     session_id: int | None
     index: int | None
     num_fields: int
+    is_padding: bool  # marked as padding, or named like it
 
     @property
     def sampler_uid(self) -> str:
         return uid_of(self.key)
-
-    @property
-    def is_padding(self) -> bool:
-        """Marked as padding, or named like it."""
-        return bool(self.tag.get("is_padding")) or _PADDING_KEY.fullmatch(self.key) is not None
 
     @property
     def session(self) -> str:
@@ -73,11 +69,11 @@ class Scene:
         found = [uid for uid, tag in self.markers.items() if tag.get("status") in wanted]
         return sorted(found, key=lambda uid: whole(self.markers[uid].get("global_steps")) or 0)
 
-    @property
+    @cached_property
     def settled(self) -> list[str]:
         return self.with_status(SETTLED)
 
-    @property
+    @cached_property
     def in_flight(self) -> list[str]:
         return self.with_status(IN_FLIGHT)
 
@@ -105,12 +101,18 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
         if tag.get("is_prompt"):
             markers[key] = tag
         elif (match := _ROW_KEY.fullmatch(key)) is not None:
-            rows[key] = Row(key, position, tag, match[1], int(match[2]), int(match[3]), counts[position])
+            uid, session_id, index = match.groups()
+            padding = _is_padding(key, tag)
+            rows[key] = Row(key, position, tag, uid, int(session_id), int(index), counts[position], padding)
         elif counts[position]:
-            rows[key] = Row(key, position, tag, uid_of(key), None, None, counts[position])
+            rows[key] = Row(key, position, tag, uid_of(key), None, None, counts[position], _is_padding(key, tag))
         else:
             ghosts.append(key)
     return Scene(partition, markers, rows, tuple(ghosts))
+
+
+def _is_padding(key: str, tag: Mapping[str, Any]) -> bool:
+    return bool(tag.get("is_padding")) or (key.startswith("pad") and _PADDING_KEY.fullmatch(key) is not None)
 
 
 def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:

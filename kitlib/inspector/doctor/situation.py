@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from kitlib.contract import STAGES
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.handle import Handle
-from kitlib.inspector.doctor.scene import Row, Scene, scene_of, sessions_of
+from kitlib.inspector.doctor.scene import Row, Scene, keys_of, scene_of, sessions_of
 from kitlib.inspector.doctor.values import NO_VALUES, Values
 from kitlib.transfer_queue import EventLog, PartitionSnapshot, QueueSnapshot
 
@@ -109,7 +111,8 @@ class Situation:
 
     @cached_property
     def real_rows(self) -> list[Row]:
-        return [row for row in self.rows if not row.is_padding]
+        padding = set(keys_of(self.padding_rows))
+        return [row for row in self.rows if row.key not in padding] if padding else self.rows
 
     @cached_property
     def padding_rows(self) -> list[Row]:
@@ -137,6 +140,16 @@ class Situation:
                 break
             chosen += members
         return chosen
+
+    def positions(self, rows: Sequence[Row]) -> np.ndarray:
+        """int64 [num_rows]: where these rows stand in their partition."""
+        if rows is self.rows:
+            return self._positions
+        return np.fromiter((row.position for row in rows), dtype=np.int64, count=len(rows))
+
+    @cached_property
+    def _positions(self) -> np.ndarray:
+        return np.fromiter((row.position for row in self.rows), dtype=np.int64, count=len(self.rows))
 
     def read(self, field: str, rows: Sequence[Row], partition_id: str | None = None) -> dict[str, Any]:
         """{key: value} of those rows that have the field and whose value can be read."""
@@ -187,7 +200,5 @@ def stage_name(stage: str | None) -> str | None:
 
 def empty_partition(partition_id: str) -> PartitionSnapshot:
     """A partition without keys."""
-    import numpy as np
-
     nothing = np.zeros((0, 0), dtype=np.int32)
     return PartitionSnapshot(partition_id, (), (), (), nothing > 0, nothing, ())

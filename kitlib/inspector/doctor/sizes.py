@@ -200,8 +200,7 @@ def lengths(s: Situation, rows: Sequence[Row], field: str) -> np.ndarray:
     table = np.array(
         [c.shape[-1] if c.layout == "row" and c.shape else ABSENT for c in partition.cells] or [ABSENT], dtype=np.int64
     )
-    positions = np.fromiter((row.position for row in rows), dtype=np.int64, count=len(rows))
-    return table[partition.codes[positions, column]]
+    return table[partition.codes[s.positions(rows), column]]
 
 
 def _length(s: Situation, row: Row, field: str) -> int:
