@@ -16,6 +16,7 @@ import asyncio
 import copy
 import logging
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,7 +60,8 @@ class AgentLoopManagerTQ:
         num_workers: int | None = None,
     ) -> None:
         self.ledger = TaskLedger()
-        handles = list(reward_loop_worker_handles or [None])  # type: ignore[list-item]
+        self.reward_loop_worker_handles = list(reward_loop_worker_handles or ())
+        handles = self.reward_loop_worker_handles or [None]
         num_workers = num_workers or config.actor_rollout_ref.rollout.agent.num_workers
         # Each worker encodes with a tokenizer of its own: padding and truncation are a state of the tokenizer, so one
         # that is shared would hand a call the settings of a call on another thread.
@@ -82,6 +84,14 @@ class AgentLoopManagerTQ:
         chunks = batch.chunk(len(self.workers))  # fewer than workers for a small batch
         for worker, thread, chunk in zip(self.workers, self._threads, chunks, strict=False):
             thread.call(worker.generate_sequences(chunk))
+
+    def take_reward_failures(self) -> dict[str, int]:
+        """reward/num_timeouts and reward/num_exceptions since the last call; empty if no handle counts them."""
+        total: Counter[str] = Counter()
+        for handle in self.reward_loop_worker_handles:
+            if handle.error_score is not None:
+                total.update(handle.failures.take())
+        return dict(total)
 
     def close(self, timeout: float = 10.0) -> None:
         """Cancel every task, wait for their ends and stop the threads. May be called twice.

@@ -34,6 +34,7 @@ from kitlib.agent_loop.base import AgentLoopBase, LLMClient, get_agent_loop, reg
 from kitlib.agent_loop.errors import AgentLoopError
 from kitlib.agent_loop.ledger import TaskLedger
 from kitlib.agent_loop.output import AgentLoopOutput
+from kitlib.agent_loop.row_batcher import RowBatcher
 from kitlib.agent_loop.tools import Tool, load_all_tools, load_function_tools_from_path
 from kitlib.agent_loop.trajectory import (
     check_output,
@@ -44,7 +45,7 @@ from kitlib.agent_loop.trajectory import (
 )
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout.protocol import RolloutError, ServerClosedError, TokenOutput
-from kitlib.transfer_queue import QueueProtocol, acting_as, list_of_dict_to_tensordict
+from kitlib.transfer_queue import QueueProtocol, acting_as
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,6 +87,7 @@ class AgentLoopWorkerTQ:
         self.reward_worker = reward_worker
         self.ledger = ledger if ledger is not None else TaskLedger()
         self.client = _WatchedClient(client, self.ledger)
+        self.rows = RowBatcher(tq)
         self.tools = _load_tools(self.rollout_config.multi_turn)
         if self.rollout_config.agent.agent_loop_config_path:
             register_from_file(self.rollout_config.agent.agent_loop_config_path)
@@ -185,14 +187,10 @@ class AgentLoopWorkerTQ:
     async def _store(
         self, keys: list[str], outputs: list[AgentLoopOutput], row: dict[str, Any], partition_id: str
     ) -> None:
-        """All outputs of a session in one put, so that a reader sees all of them or none."""
+        """All outputs of a session in one put, shared with sessions that end at the same moment."""
         fields = [trajectory_fields(output, row) for output in outputs]
         tags = [trajectory_tag(output, row) for output in outputs]
-        if len(keys) == 1:  # the usual case: a plain dict saves building a TensorDict of some 25 columns for one row
-            await self.tq.async_kv_put(key=keys[0], partition_id=partition_id, fields=fields[0], tag=tags[0])
-        else:
-            columns = list_of_dict_to_tensordict(fields)
-            await self.tq.async_kv_batch_put(keys=keys, partition_id=partition_id, fields=columns, tags=tags)
+        await self.rows.put(keys, fields, tags, partition_id)
 
     def _sampling_params(self, validate: bool) -> dict[str, Any]:
         source = self.rollout_config.val_kwargs if validate else self.rollout_config

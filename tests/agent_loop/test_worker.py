@@ -145,11 +145,11 @@ def test_tags_of_rows_and_markers() -> None:
     assert tags["u0_0_0"]["max_global_steps"] == 6
 
 
-def test_running_comes_first_and_the_status_last_with_one_put_a_session_between() -> None:
+def test_running_comes_first_and_the_status_last_with_one_put_for_sessions_that_end_together() -> None:
     tq = Recording()
     run(FakeClient(CALL, RIGHT), row(), tq=tq)
     assert tq.puts[0] == (["u0"], [{"status": "running", "num_sessions": 2}])
-    assert sorted(keys for keys, _ in tq.puts[1:-1]) == [["u0_0_0"], ["u0_1_0"]]
+    assert [keys for keys, _ in tq.puts[1:-1]] == [["u0_0_0", "u0_1_0"]]
     assert tq.puts[-1] == (["u0"], [{"status": "finished"}])
 
 
