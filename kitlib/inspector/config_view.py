@@ -6,8 +6,8 @@ trainer). The branches are the conditions of kitlib.contract.
     5 of 312 settings differ from the defaults; 12 of 16 stages run
     branch                                holds  what it switches
     use_kl_loss or use_kl_in_reward       no     compute_ref_log_prob; ref_log_prob read by update_actor
-    algorithm
-      adv_estimator   grpo    override    compute_values compute_advantage
+    group      setting          value  from      changes
+    algorithm  adv_estimator    grpo   override  compute_values compute_advantage
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def config_table(
     model = ViewModel(
         headline=_headline(settings, flat, chosen),
         facts=line(title, (f"chosen: {differ}" if chosen else "", State.DIM)),
-        tables=(*([_branches(settings)] if key is None else []), *_tables(flat, shown, origins)),
+        tables=(*([_branches(settings)] if key is None else []), _settings(flat, shown, origins)),
         notes=(cell(note, State.DIM),) if note else (),
     )
     return View(model, budget)
@@ -128,8 +128,8 @@ def _branches(settings: Any) -> Table:
     return Table(columns, tuple(rows), cell("branches of the pipeline", State.STRONG), 2, "branches")
 
 
-def _tables(flat: Mapping[str, Any], shown: Sequence[str], origins: Mapping[str, str]) -> list[Table]:
-    """A table a group, verl's five first."""
+def _settings(flat: Mapping[str, Any], shown: Sequence[str], origins: Mapping[str, str]) -> Table:
+    """A line a setting, verl's five groups first; the name of a group stands on its first line."""
     by_group: dict[str, list[str]] = {group: [] for group in GROUPS}
     for name in shown:
         by_group.setdefault(name.split(".", 1)[0], []).append(name)
@@ -137,27 +137,23 @@ def _tables(flat: Mapping[str, Any], shown: Sequence[str], origins: Mapping[str,
     for stage in STAGES.values():
         for name in stage.switches:
             users.setdefault(name, []).append(stage.name)
-    columns = (Column("setting"), Column("value", flow=True), Column("from", flow=True), Column("changes", flow=True))
-    return [
-        Table(
-            columns,
-            tuple(_row(name, flat[name], origins[name], users.get(name, [])) for name in names),
-            cell(group, State.STRONG),
-            row_noun="settings",
-        )
+    rows = [
+        (cell("" if number else group, State.STRONG), *_row(name, flat[name], origins[name], users.get(name, [])))
         for group, names in by_group.items()
-        if names
+        for number, name in enumerate(names)
     ]
+    heads = (Column("group"), Column("setting"), Column("value", flow=True), Column("from", flow=True))
+    columns = (*heads, Column("changes", flow=True))
+    return Table(columns, tuple(rows), cell("settings", State.STRONG), 2, "settings")
 
 
 def _row(name: str, value: Any, origin: str, users: Sequence[str]) -> tuple[Cell, ...]:
     chosen = origin.split(":")[0] in SAID
     state = State.STRONG if chosen else State.DIM if origin == "default" else State.PLAIN
-    origin_state = State.HIGH if chosen else State.DIM
-    inside = name.split(".", 1)[-1]
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value_of(value)
     return (
-        cell(inside, state, name),
-        cell(value_of("null" if value is None else str(value).lower() if isinstance(value, bool) else value), state),
-        cell(value_of(origin, 200), origin_state),
+        cell(name.split(".", 1)[-1], state, name),
+        cell(shown, state),
+        cell(value_of(origin, 200), State.HIGH if chosen else State.DIM),
         cell(" ".join(users), State.DIM),
     )

@@ -80,7 +80,7 @@ def provenance(
         Column("wrote"),
         Column("over", flow=True),
         Column("is there now", align="right", hover="rows on which nothing was written later, and not cleared"),
-        Column("keys", flow=True),
+        Column("keys"),
     )
     rows = tuple(_row(wave, names, start) for wave in reversed(waves))
     subject = field if key is None else f"{field} of {names.key(key)}"

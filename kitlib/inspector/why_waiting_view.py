@@ -89,7 +89,7 @@ def _table(blocking: Sequence[Prompt], names: ShortNames, log: Sequence[Event]) 
     columns = (
         Column("prompt"),
         Column("status"),
-        Column("sessions", align="right", hover="that have a row, of those expected"),
+        Column("sessions", hover="that have a row, of those expected"),
         Column("submitted"),
         Column("task", hover="is a background task of this prompt running?"),
         *([Column("last write", flow=True)] if log else []),

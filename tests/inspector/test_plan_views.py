@@ -96,12 +96,12 @@ def test_nobody_waits() -> None:
 def test_chosen_settings_their_origin_and_the_stages_they_change() -> None:
     view = config_table(load_config(["algorithm.use_kl_in_reward=true", "actor_rollout_ref.rollout.n=4"]))
     assert view.headline.startswith("2 of ") and "chosen by file or override" in view.headline
-    tables = {str(table.caption): table for table in view.model.tables}
-    algorithm = {str(row[0]): [str(one) for one in row[1:]] for row in tables["algorithm"].rows}
-    assert algorithm["use_kl_in_reward"][:2] == ["true", "override"]
-    assert "compute_advantage" in algorithm["use_kl_in_reward"][2]
-    assert list(tables)[1:3] == ["algorithm", "actor_rollout_ref"]
-    branches = {str(row[0]): str(row[1]) for row in tables["branches of the pipeline"].rows}
+    settings = {line[1]: line for line in lines(view, 1)}
+    assert settings["use_kl_in_reward"][2:4] == ["true", "override"]
+    assert "compute_advantage" in settings["use_kl_in_reward"][4]
+    groups = [line[0] for line in lines(view, 1) if line[0]]
+    assert groups[:5] == ["algorithm", "actor_rollout_ref", "critic", "reward", "trainer"]
+    branches = {line[0]: line[1] for line in lines(view)}
     assert branches["use_kl_in_reward"] == "yes" and branches["use_kl_loss"] == "no"
     assert_same_facts(view)
 
@@ -119,7 +119,7 @@ def test_a_typo_is_answered_with_near_names() -> None:
 
 def test_a_group_shows_all_its_settings() -> None:
     (table,) = config_table(load_config(), "algorithm.kl_ctrl").model.tables
-    assert [str(row[0]) for row in table.rows] == [
+    assert [str(row[1]) for row in table.rows] == [
         f"kl_ctrl.{name}" for name in ("type", "kl_coef", "horizon", "target_kl")
     ]
 
