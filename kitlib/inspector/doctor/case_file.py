@@ -13,7 +13,6 @@ cannot hold any more can be examined too. The format:
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from kitlib.errors import KitError
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.handle import handle_of
 from kitlib.inspector.doctor.situation import Observed, Situation, stage_name
-from kitlib.inspector.doctor.values import KeptValues
-from kitlib.transfer_queue import Cell, PartitionSnapshot, QueueSnapshot
+from kitlib.inspector.doctor.values import KeptValues, cell_of
+from kitlib.transfer_queue import PartitionSnapshot, QueueSnapshot
 from kitlib.transfer_queue.cells import CellTable
 
 
@@ -109,7 +108,7 @@ def _partition(name: str, entries: list[dict[str, Any]], values: dict[str, dict[
     codes = np.zeros((len(entries), len(fields)), dtype=np.int32)  # [num_keys, num_fields]
     for i, entry in enumerate(entries):
         for field, value in values[entry["key"]].items():
-            codes[i, column[field]] = table.code(_cell(value))
+            codes[i, column[field]] = table.code(cell_of(value))
     return PartitionSnapshot(
         partition_id=name,
         keys=tuple(entry["key"] for entry in entries),
@@ -119,9 +118,3 @@ def _partition(name: str, entries: list[dict[str, Any]], values: dict[str, dict[
         codes=codes,
         cells=tuple(table.cells),
     )
-
-
-def _cell(value: Any) -> Cell:
-    if isinstance(value, np.ndarray):
-        return Cell(str(value.dtype), value.shape, "row" if value.shape else "scalar", value.nbytes)
-    return Cell(type(value).__name__, (), "object", sys.getsizeof(value))

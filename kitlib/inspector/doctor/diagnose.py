@@ -116,7 +116,7 @@ def _situation(source: Any) -> Situation:
     if not hasattr(source, "kv_batch_get"):
         base = Situation(snapshot, has_values=False)
     else:
-        base = Situation(snapshot, QueueValues(source), scalars_look_like_rows=not hasattr(source, "changes"))
+        base = Situation(snapshot, QueueValues(source), is_coarse=not hasattr(source, "changes"))
     return replace(base, **_of_moment(source)) if isinstance(source, Moment) else base
 
 

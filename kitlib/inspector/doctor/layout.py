@@ -18,6 +18,8 @@ from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.presence import wanted
 from kitlib.inspector.doctor.scene import Row, keys_of, last_outputs, whole
 from kitlib.inspector.doctor.situation import Situation
+from kitlib.inspector.doctor.sizes import RESPONSE_FIELDS
+from kitlib.inspector.doctor.values import cell_of
 from kitlib.transfer_queue import Cell
 
 
@@ -115,9 +117,7 @@ def one_element_rows(s: Situation) -> Iterator[Finding]:
 def mixed_types(s: Situation) -> Iterator[Finding]:
     """mixed_types (extra_fields: reads acc): a column of tensors and objects, of dicts and None, or of two dtypes."""
     for field in s.scene.partition.fields:
-        if len(_kinds_of(s, field)) < 2:
-            continue
-        kinds = {key: _kind(cell) for key, cell in _cells(s, s.rows, field).items()}
+        kinds = _kinds_of_rows(s, field)
         usual = _usual(field, list(kinds.values()))
         others = [key for key, kind in kinds.items() if kind != usual]
         if usual is None or not others or not _matters(field, usual, {kinds[key] for key in others}):
@@ -186,7 +186,7 @@ def _is_jagged(s: Situation, field: str, keys: Sequence[str]) -> bool:
     values = s.values.read(s.partition_id, field, keys[:1])
     if values:
         return np.ndim(values[keys[0]]) == 1
-    return not s.scalars_look_like_rows
+    return not s.is_coarse
 
 
 def _cells(s: Situation, rows: Sequence[Row], field: str) -> dict[str, Cell]:
@@ -197,6 +197,16 @@ def _cells(s: Situation, rows: Sequence[Row], field: str) -> dict[str, Cell]:
         return {}
     codes = partition.codes[:, column]
     return {row.key: partition.cells[code] for row in rows if (code := codes[row.position])}
+
+
+def _kinds_of_rows(s: Situation, field: str) -> dict[str, str]:
+    """{key: kind of value}; {} for a column that is surely of one kind. A coarse picture is made sure of by values."""
+    if s.is_coarse and field in (*RESPONSE_FIELDS, "extra_fields"):
+        values = s.read(field, s.readable_rows)
+        return {key: _kind(cell_of(value)) for key, value in values.items()}
+    if len(_kinds_of(s, field)) < 2:
+        return {}
+    return {key: _kind(cell) for key, cell in _cells(s, s.rows, field).items()}
 
 
 def _kinds_of(s: Situation, field: str) -> set[str]:

@@ -75,7 +75,7 @@ class Situation:
     has_values: bool = True
     held: frozenset[str] = frozenset()  # rows that somebody works on, though no handle of them is known
     is_guessed: bool = False  # the stage was guessed from the queue
-    scalars_look_like_rows: bool = False  # the package's controller describes a scalar as a row of shape (1,)
+    is_coarse: bool = False  # a picture of the package: a row may show type and shape of another row of its column
 
     @cached_property
     def scenes(self) -> dict[str, Scene]:

@@ -56,7 +56,24 @@ def length_mismatch(s: Situation) -> Iterator[Finding]:
         return
     fields = [field for field, marks in wrong.items() if marks.any()]
     bad = [row for row, marked in zip(rows, anywhere.tolist(), strict=True) if marked]
-    yield _mismatch(s, bad, fields)
+    if s.is_coarse:
+        bad = _confirmed(s, bad, fields)
+    if bad:
+        yield _mismatch(s, bad, fields)
+
+
+def _confirmed(s: Situation, rows: list[Row], fields: list[str]) -> list[Row]:
+    """Those rows whose values have the wrong lengths too: a coarse picture shows the shape of another row."""
+    tokens = {name: s.read(name, rows) for name in ("prompts", "responses")}
+    columns = {field: s.read(field, rows) for field in fields}
+    out = []
+    for row in rows:
+        prompt, response = (np.size(tokens[name].get(row.key, ())) for name in ("prompts", "responses"))
+        right = {f: (response,) if f in RESPONSE_FIELDS else (response, prompt + response) for f in fields}
+        own = {f: column[row.key].shape[-1] for f, column in columns.items() if np.ndim(column.get(row.key, 0))}
+        if any(length not in right[field] for field, length in own.items()):
+            out.append(row)
+    return out
 
 
 def _mismatch(s: Situation, bad: list[Row], fields: list[str]) -> Finding:

@@ -7,12 +7,14 @@ are. A rule that reads values says so (kitlib.inspector.doctor.rules) and can be
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from kitlib.transfer_queue import QueueError
+from kitlib.transfer_queue import Cell, QueueError
 
 
 class Values(Protocol):
@@ -65,6 +67,13 @@ def rows_of(column: Any) -> list[Any]:
     if isinstance(column, torch.Tensor):
         return [plain(row) for row in column.unbind()]
     return [plain(value) for value in (column.tolist() if hasattr(column, "tolist") else column)]
+
+
+def cell_of(value: Any) -> Cell:
+    """The description of a value, as a snapshot has it."""
+    if isinstance(value, np.ndarray):
+        return Cell(str(value.dtype), value.shape, "row" if value.shape else "scalar", value.nbytes)
+    return Cell(type(value).__name__, (), "object", sys.getsizeof(value))
 
 
 def plain(value: Any) -> Any:
