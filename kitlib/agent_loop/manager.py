@@ -61,7 +61,7 @@ class AgentLoopManagerTQ:
     ) -> None:
         self.ledger = TaskLedger()
         self.reward_loop_worker_handles = list(reward_loop_worker_handles or ())
-        handles = self.reward_loop_worker_handles or [None]
+        handles: Sequence[RewardLoopWorker | None] = self.reward_loop_worker_handles or [None]
         num_workers = num_workers or config.actor_rollout_ref.rollout.agent.num_workers
         # Each worker encodes with a tokenizer of its own: padding and truncation are a state of the tokenizer, so one
         # that is shared would hand a call the settings of a call on another thread.

@@ -8,6 +8,7 @@ over the start-up. Left out: rules about Megatron, sequence parallelism and GPUs
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -122,6 +123,8 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("trainer.v1.colocate_async.num_warmup_batches", lambda x: x >= 0, "at least 0"),
     ("trainer.v1.separate_async.num_warmup_batches", lambda x: x >= 0, "at least 0"),
     ("data.dataloader_num_workers", lambda x: x >= 0, "at least 0"),
+    ("kitlib.reward_timeout", lambda x: x is None or x > 0, "null or above 0 seconds"),
+    ("kitlib.reward_error_score", lambda x: x is None or math.isfinite(x), "null or a finite number"),
 )
 
 
@@ -266,6 +269,23 @@ def _resume(values: Values) -> Iterator[str]:
         yield "trainer.resume_mode=resume_path needs trainer.resume_from_path, a folder .../global_step_<N>"
 
 
+def _reward_model(values: Values) -> Iterator[str]:
+    if not values["reward.reward_model.enable"]:
+        return
+    on = "reward.reward_model.enable=true"
+    if not values["reward.reward_model.model_path"]:
+        yield f"{on} needs reward.reward_model.model_path, a sequence classifier with one label"
+    if values["reward.custom_reward_function.path"]:
+        yield f"{on} scores instead of reward.custom_reward_function.path: unset one of them"
+    if values["reward.reward_model.enable_resource_pool"]:
+        return
+    own_pool = "set reward.reward_model.enable_resource_pool=true to score while sessions end"
+    if values["algorithm.filter_groups.enable"]:
+        yield f"{on} scores after sampling, too late for algorithm.filter_groups.enable: {own_pool}"
+    if values["trainer.v1.trainer_mode"] == "separate_async":
+        yield f"{on} would share devices with a trainer that never pauses (separate_async): {own_pool}"
+
+
 def _critic_warmup(values: Values) -> Iterator[str]:
     steps = values["trainer.critic_warmup"]
     if steps > 0 and not uses_critic(values):
@@ -299,4 +319,5 @@ RULES: tuple[Rule, ...] = (
     _resume,
     _checkpoint_contents,
     _critic_warmup,
+    _reward_model,
 )

@@ -53,6 +53,8 @@ TYPES = {
     "global_profiler.steps": "list | null",
     "ray_kwargs.ray_init.num_cpus": "int | null",
     "kitlib.num_threads": "int | null",
+    "kitlib.reward_timeout": "float | null",
+    "kitlib.reward_error_score": "float | null",
 }
 _PYTHON = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "null": type(None)}
 

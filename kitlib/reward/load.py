@@ -1,7 +1,10 @@
 """Which reward function the config asks for.
 
 verl 0.9.1: trainer/ppo/reward.py, get_custom_reward_fn and load_reward_manager. Left out: other reward managers than
-`naive`, the sandbox, reward models.
+`naive`. Functions that come with kitlib are named the same way:
+
+    reward.custom_reward_function.path=pkg://kitlib.reward.remote  .name=remote_score  .reward_kwargs.url=http://...
+    reward.custom_reward_function.path=pkg://kitlib.reward.sandbox .name=score_code
 """
 
 from __future__ import annotations

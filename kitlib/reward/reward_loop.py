@@ -3,29 +3,40 @@
 verl 0.9.1: experimental/reward_loop/reward_loop.py, RewardLoopWorker, with reward_manager/naive.py, NaiveRewardManager.
 
     input    the outputs of one session and the dataset row of its prompt; only the last output is scored
-    calls    compute_score(data_source, solution_str, ground_truth, extra_info)
+    calls    compute_score(data_source, solution_str, ground_truth, extra_info), or a reward model in its own pool
     output   (score, reward_extra_info): a number gives {"acc": number}, a dict gives `score` and all its items
+
+    what may go wrong                        kitlib.reward_error_score: null    a number
+    exception in the function                error that ends the run            that score, counted
+    no answer in kitlib.reward_timeout s     error that ends the run            that score, counted
+    NaN, infinite, no number; no rule        error that ends the run            error that ends the run
+
+A row that got the error score says so in its reward_extra_info: {"acc": score, "reward_error": "what happened"}.
 
 Differs from verl: the score must be a finite number. verl stores a NaN, which makes the advantages of the whole group
 NaN; here it is an error, as is an exception in the function, and the error names the trajectory, the function and the
 way out. The rules of kitlib run on the event loop, where 128 of them take 1.5 ms, decoding included; a custom function
 may be slow, so it gets a thread, as all functions do in verl (9 ms for 128). `extra_info` is copied, not written to.
-Left out: reward models.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kitlib.reward.calling import NoAnswerError, RewardFailures, call
 from kitlib.reward.load import load_reward_fn
 from kitlib.reward.rules import RewardError, default_compute_score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from kitlib.reward.reward_model import RewardModel
+
+logger = logging.getLogger(__name__)
 
 
 class ScorableOutput(Protocol):
@@ -40,13 +51,20 @@ class RewardLoopWorker:
     """Holds the reward function of the config. Stateless, so any number of event loops may share one.
 
     Args:
-        config: reads `reward.custom_reward_function`.
+        config: reads `reward.custom_reward_function`, kitlib.reward_timeout and kitlib.reward_error_score.
         tokenizer: decodes the responses.
+        reward_model: scores instead of a function.
     """
 
-    def __init__(self, config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, config: Any, tokenizer: PreTrainedTokenizerBase, reward_model: RewardModel | None = None
+    ) -> None:
         self.tokenizer = tokenizer
+        self.reward_model = reward_model
         self.function = load_reward_fn(config)
+        self.timeout = config.kitlib.reward_timeout
+        self.error_score = config.kitlib.reward_error_score
+        self.failures = RewardFailures()
         self.on_loop = self.function is default_compute_score or inspect.iscoroutinefunction(self.function)
 
     async def compute_score(
@@ -61,22 +79,35 @@ class RewardLoopWorker:
                 too.
 
         Raises:
-            RewardError: no ground truth, no rule for the data source, an exception in the function, or a score that is
-                no finite number.
+            RewardError: no ground truth, no rule for the data source, an exception in the function or no answer in time
+                (without kitlib.reward_error_score), or a score that is no finite number.
         """
+        if self.reward_model is not None:
+            text = str(self.tokenizer.decode(outputs[-1].response_ids, skip_special_tokens=True))
+            return self._finite(await self.reward_model.score_later(row["raw_prompt"], text), row), {}
         arguments = self._arguments(outputs[-1], row)
         try:
-            result = await self._call(arguments)
-        except Exception as error:
-            if isinstance(error, RewardError):
-                raise
-            raise self._error(row, f"raised {type(error).__name__}: {error}") from error
+            result = await call(self.function, arguments, self.on_loop, self.timeout)
+        except RewardError:
+            raise
+        except NoAnswerError as error:
+            return self._failed("timeouts", f"gave no answer in {self.timeout:g} s (kitlib.reward_timeout)", row, error)
+        except Exception as error:  # noqa: BLE001  _failed raises it again, or counts it
+            return self._failed("exceptions", f"raised {type(error).__name__}: {error}", row, error)
         if not isinstance(result, dict):
             score = self._finite(result, row)
             return score, {"acc": score}
         if "score" not in result:
             raise self._error(row, f"returned a dict without 'score': {result!r}")
         return self._finite(result["score"], row), dict(result)
+
+    def _failed(self, kind: str, what: str, row: dict[str, Any], error: Exception) -> tuple[float, dict[str, Any]]:
+        if self.error_score is None:
+            raise self._error(row, what) from error
+        self.failures.add(kind)
+        score = self.error_score
+        logger.warning("%s %s for %s: scored %g", self._scorer(), what, _name(row), score)
+        return score, {"acc": score, "reward_error": what}
 
     def _arguments(self, output: ScorableOutput, row: dict[str, Any]) -> dict[str, Any]:
         ground_truth = (row.get("reward_model") or {}).get("ground_truth")
@@ -93,13 +124,6 @@ class RewardLoopWorker:
             "extra_info": {**(row.get("extra_info") or {}), **output.extra_fields, "num_turns": output.num_turns},
         }
 
-    async def _call(self, arguments: dict[str, Any]) -> Any:
-        if self.on_loop:
-            result = self.function(**arguments)
-        else:
-            result = await asyncio.to_thread(self.function, **arguments)
-        return await result if inspect.isawaitable(result) else result
-
     def _finite(self, score: Any, row: dict[str, Any]) -> float:
         try:
             number = float(score)
@@ -109,10 +133,16 @@ class RewardLoopWorker:
             raise self._error(row, f"returned {number}")
         return number
 
+    def _scorer(self) -> str:
+        if self.reward_model is not None:
+            return f"reward model {self.reward_model.path}"
+        return f"reward function {describe_function(self.function)}"
+
     def _error(self, row: dict[str, Any], what: str) -> RewardError:
+        ground_truth = (row.get("reward_model") or {}).get("ground_truth")
         return RewardError(
-            f"reward function {describe_function(self.function)} {what} for trajectory {_name(row)} "
-            f"(data_source {row['data_source']!r}, ground_truth {row['reward_model']['ground_truth']!r}); "
+            f"{self._scorer()} {what} for trajectory {_name(row)} "
+            f"(data_source {row.get('data_source')!r}, ground_truth {ground_truth!r}); "
             "mend the function or choose another with reward.custom_reward_function.path and .name"
         )
 

@@ -3,8 +3,8 @@
 verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer. One step:
 
     prepare_step  prompts -> markers in the queue, the agent loop starts (returns at once)      feeding.py
-    step_once     sample -> balance -> old log-prob -> [reference] -> [values] -> advantage
-                  -> [update critic] -> update actor                                            stages.py
+    step_once     sample -> [reward model] -> balance -> old log-prob -> [reference] -> [values]
+                  -> advantage -> [update critic] -> update actor                               stages.py
     save          every `trainer.save_freq` steps; a run that was killed goes on from there     checkpointing.py
     end_step      weight sync
     then          validate, metrics, dump, clear                                                validating.py
@@ -16,7 +16,7 @@ hooks:
     on_train_begin    before the first step     on_step_begin/_end     around a step
     on_train_end      after the last step       on_validate_begin/_end around a validation
 
-Left out so far: reward model, skip switches. A config that asks
+Left out: skip switches. A config that asks
 for one of them is refused at the start (kitlib.config.require_supported).
 """
 
@@ -94,7 +94,7 @@ class PPOTrainer(Checkpointing):
         self.tokenizer = parts.tokenizer
         self.train_dataloader, self.val_dataloader = parts.train_dataloader, parts.val_dataloader
         self.actor_rollout_wg, self.ref_policy_wg = parts.workers.actor, parts.workers.reference
-        self.critic_wg = parts.workers.critic
+        self.critic_wg, self.reward_model = parts.workers.critic, parts.workers.reward_model
         self.kl_ctrl_in_reward = get_kl_controller(self.config.algorithm.kl_ctrl)
         self.checkpoint_manager = parts.checkpoint_manager
         self.steps_per_epoch = parts.steps_per_epoch
@@ -199,6 +199,8 @@ class PPOTrainer(Checkpointing):
         self.on_sample_begin()
         batch = self.sample(sample_batch_size)
         self.on_sample_end()
+        if self.reward_model is not None:
+            batch = self.compute_reward_colocate(batch)
         batch = self.balance_batch(batch)
         batch = self.compute_old_log_prob(batch)
         if self.ref_policy_wg is not None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config, require_supported
 from kitlib.contract import needs
@@ -16,6 +18,7 @@ from kitlib.dataset import create_dataloaders
 from kitlib.models import load_causal_lm, load_tokenizer, load_value_model
 from kitlib.replay_buffer import ReplayBuffer
 from kitlib.reward import RewardLoopWorker
+from kitlib.reward.reward_model import RewardModel
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
 from kitlib.rollout.manager import device_of
 from kitlib.transfer_queue import QueueProtocol, TransferQueue, watch
@@ -36,6 +39,7 @@ class Workers:
     actor: LocalWorkerGroup
     reference: ReferenceWorkerGroup | None = None
     critic: CriticWorkerGroup | None = None
+    reward_model: RewardModel | None = None  # if it shares the trainer's devices
 
     def close(self) -> None:
         """Give the process groups back."""
@@ -105,7 +109,7 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
 
 
 def build_workers(config: Config, tq: QueueProtocol) -> Workers:
-    """The actor, the frozen reference if the config asks for a KL, and the critic if the estimator wants values."""
+    """The actor, and what the config asks for: frozen reference (KL), critic (values), reward model."""
     path, device = config.actor_rollout_ref.model.path, device_of(config.trainer.device)
     workers = Workers(LocalWorkerGroup(ActorRolloutRefWorker(config, load_causal_lm(path), device), tq))
     try:
@@ -114,6 +118,8 @@ def build_workers(config: Config, tq: QueueProtocol) -> Workers:
         if needs("compute_values", config).runs:
             model = load_value_model(config.critic.model.path)
             workers.critic = CriticWorkerGroup(CriticWorker(config, model, device), tq)
+        if needs("compute_reward_colocate", config).runs:
+            workers.reward_model = RewardModel(config.reward.reward_model.model_path, device)
     except BaseException:
         workers.close()
         raise
@@ -121,16 +127,28 @@ def build_workers(config: Config, tq: QueueProtocol) -> Workers:
 
 
 def build_agent_loop_manager(config: Config, trainer: PPOTrainer) -> AgentLoopManagerTQ:
-    """The agent loop on the trainer's queue and servers, scoring each session as it ends (streaming reward)."""
+    """The agent loop on the trainer's queue and servers, scoring each session as it ends (streaming reward), unless a
+    colocated reward model scores whole batches."""
     assert trainer.parts is not None, "call trainer.init() first"
     tokenizer = trainer.parts.tokenizer
+    reward_model = None
+    if config.reward.reward_model.enable and trainer.reward_model is None:
+        reward_model = RewardModel(config.reward.reward_model.model_path, _device_of_its_own(config))
+    num_workers = config.reward.num_workers if trainer.reward_model is None else 0
     return AgentLoopManagerTQ(
         config,
         trainer.tq,
         trainer.get_llm_client(),
         tokenizer,
-        reward_loop_worker_handles=[RewardLoopWorker(config, tokenizer)],
+        reward_loop_worker_handles=[RewardLoopWorker(config, tokenizer, reward_model) for _ in range(num_workers)],
     )
+
+
+def _device_of_its_own(config: Config) -> torch.device:
+    """The last GPU, where there are several; else the trainer's device."""
+    device = device_of(config.trainer.device)
+    num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    return torch.device("cuda", num_gpus - 1) if num_gpus > 1 else device
 
 
 def build_replay_buffer(trainer: PPOTrainer) -> ReplayBuffer:

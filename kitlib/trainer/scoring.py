@@ -1,7 +1,7 @@
-"""The stages that score tokens: old log-prob, reference, values.
+"""The stages that score what was sampled: reward model, old log-prob, reference, values.
 
-verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_old_log_prob, _compute_ref_log_prob and
-_compute_values. The worker scores whole sequences; the driver cuts out the response.
+verl 0.9.1: trainer/ppo/v1/trainer_base.py, PPOTrainer._compute_reward_colocate, _compute_old_log_prob,
+_compute_ref_log_prob and _compute_values. The worker scores whole sequences; the driver cuts out the response.
 """
 
 from __future__ import annotations
@@ -11,19 +11,37 @@ from tensordict import TensorDict
 
 from kitlib.algos import agg_loss
 from kitlib.contract import needs, stage
+from kitlib.reward.reward_model import RewardModel
 from kitlib.trainer.driver import Driver
 from kitlib.trainer.metrics import rollout_probs_diff
-from kitlib.transfer_queue import KVBatchMeta, padded
+from kitlib.transfer_queue import KVBatchMeta, jagged, padded
 from kitlib.workers.padding import response_from_nested
 from kitlib.workers.worker_group import CriticWorkerGroup, LocalWorkerGroup, ReferenceWorkerGroup
 
 
 class Scoring(Driver):
-    """Log-probs of what was sampled, under the policy and under the reference, and values."""
+    """Log-probs of what was sampled, under the policy and under the reference, values, rewards of a model."""
 
+    reward_model: RewardModel | None  # if it shares the trainer's devices
     actor_rollout_wg: LocalWorkerGroup
     ref_policy_wg: ReferenceWorkerGroup | None
     critic_wg: CriticWorkerGroup | None
+
+    @stage("compute_reward_colocate")
+    def compute_reward_colocate(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """Write `rm_scores` [R]: the reward model's number for the conversation, on the last response token.
+
+        Runs with `reward.reward_model.enable` and without a pool of its own; otherwise the agent loop has scored.
+        """
+        assert self.reward_model is not None, "no reward model here: the config asks for none, or it has its own pool"
+        data = self.pull(batch, "prompts", "responses", "raw_prompt")
+        responses = [row.tolist() for row in data["responses"].unbind()]
+        texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True)
+        scores = self.reward_model.score(data.get("raw_prompt").tolist(), texts)
+        rows = [torch.zeros(len(row)) for row in responses]
+        for row, score in zip(rows, scores, strict=True):
+            row[-1:] = score
+        return self.push(batch, rm_scores=jagged(rows))
 
     @stage("compute_old_log_prob")
     def compute_old_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:

@@ -4,11 +4,11 @@ verl 0.9.1: trainer/ppo/v1/trainer_base.py, the `_compute_*`, `_update_*` and `_
 Each takes a `KVBatchMeta` and gives one back. The tensors stay in the queue: a method pulls the fields it reads and
 puts the fields it writes; what passes between the methods is keys and tags.
 
-    driver.py     pull, push, tell the workers        scoring.py    old log-prob, reference, values
+    driver.py     pull, push, tell the workers        scoring.py    reward model, old log-prob, reference, values
     advantage.py  advantage                           here          sample, balance, updates, metrics, dump, clear
 
-Differs from verl: metrics go to `self.metrics` instead of an argument, so that a cell needs only the batch. Left out
-so far: reward model, distillation.
+Differs from verl: metrics go to `self.metrics` instead of an argument, so that a cell needs only the batch. Left out:
+distillation.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.algos.pf_ppo import pf_ppo_rows
 from kitlib.contract import needs, stage
 from kitlib.replay_buffer import ReplayBuffer
@@ -40,6 +41,7 @@ from kitlib.workers.padding import upsample_batch_to_divisible_size
 class PPOStages(Scoring, Advantage):
     """Stage methods and what they need. `PPOTrainer` adds the loop around them."""
 
+    agent_loop_manager: AgentLoopManagerTQ
     replay_buffer: ReplayBuffer
     epoch: int
     local_trigger_step: int
@@ -160,6 +162,7 @@ class PPOStages(Scoring, Advantage):
         self.metrics |= compute_timing_metrics(self.timing_raw, num_response_tokens, num_tokens)
         self.metrics |= compute_throughput_metrics(self.timing_raw, num_tokens, self.actor_rollout_wg.dp_size)
         self.metrics |= staleness_metrics(real.tags, self.global_steps)
+        self.metrics |= self.agent_loop_manager.take_reward_failures()
         return self.metrics
 
     @stage("log_rollout_data")

@@ -42,6 +42,8 @@ class Validating(Feeding, PPOStages):
             self.agent_loop_manager.generate_sequences(batch)
             sampled, _ = self.replay_buffer.sample(self.global_steps, "val", batch_size=len(uids))
             if len(sampled):
+                if self.reward_model is not None:
+                    sampled = self.compute_reward_colocate(sampled)
                 self._collect(sampled.select_keys([sampled.keys[i] for i in final_rows(sampled.keys)]), rows, writer)
                 self.tq.kv_clear(keys=sampled.keys, partition_id="val")
         return validation_metrics(rows)

@@ -87,8 +87,9 @@ def _mean_over_prompts(
 ) -> dict[str, float]:
     collected: dict[str, list[float]] = defaultdict(list)
     for uid, values in values_by_uid.items():
-        if values and not isinstance(values[0], str):
-            for name, value in _prompt_statistics(values, predictions.get(uid, [])).items():
+        numbers = [float(value) for value in values if isinstance(value, int | float | np.number)]
+        if numbers:  # a reward function may also report text, in some sessions or in all
+            for name, value in _prompt_statistics(numbers, predictions.get(uid, [])).items():
                 collected[name].append(value)
     return {name: float(np.mean(values)) for name, values in collected.items()}
 

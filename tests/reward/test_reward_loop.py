@@ -33,7 +33,8 @@ class Output:
 
 def config_for(path: Path | None, name: str = "compute_score", **kwargs: Any) -> Any:
     custom = {"path": path and str(path), "name": name, **kwargs}
-    return OmegaConf.create({"reward": {"custom_reward_function": custom}})
+    own = {"reward_timeout": None, "reward_error_score": None}
+    return OmegaConf.create({"reward": {"custom_reward_function": custom}, "kitlib": own})
 
 
 def write(tmp_path: Path, body: str) -> Path:

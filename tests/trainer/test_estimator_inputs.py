@@ -108,7 +108,7 @@ def test_an_estimator_of_ones_own_may_ask_for_any_field(start: Start, curious_es
             "optimal_token_baseline needs the field sum_pi_squared, .*bypass_mode",
         ),
         (
-            ["algorithm.adv_estimator=remax", "reward.reward_model.enable=true"],
+            ["algorithm.adv_estimator=remax", "reward.reward_model.enable=true", "reward.reward_model.model_path=x"],
             "remax needs the field reward_baselines, .*reward_model",
         ),
     ],

@@ -40,3 +40,16 @@ def test_several_sessions_give_best_worst_and_majority() -> None:
 
 def test_only_the_last_output_of_a_session_is_kept() -> None:
     assert final_rows(["a_0_0", "a_0_1", "b_0_0", "a_1_1", "a_1_0"]) == [1, 2, 3]
+
+
+def test_what_only_some_sessions_report_is_averaged_over_those() -> None:
+    infos = [
+        {"reward": 1.0, "style": 1.0},
+        {"reward": 0.0, "style": "none", "pred": "7"},
+        {"reward": 0.0},
+        {"note": "x"},
+    ]
+    metrics = validation_metrics(rows([{"reward": 0.0, **info} for info in infos], ["a"] * 4, expected=4))
+    assert metrics["val-core/s/reward/mean@4"] == 0.25
+    assert metrics["val-aux/s/style/mean@1"] == 1.0
+    assert not any("note" in name or "pred" in name or "maj" in name for name in metrics)
