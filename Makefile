@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 # bench/trl_*.py want TRL beside kitlib: see their docstrings.
-BENCHES := $(filter-out bench/common.py bench/trl_%,$(sort $(wildcard bench/*.py)))
+BENCHES := $(filter-out bench/common.py bench/scripted.py bench/trl_%,$(sort $(wildcard bench/*.py)))
 
 # Nothing here may wait for a model hub, and no window is ever opened.
 test bench gpu: export HF_HUB_OFFLINE := 1
