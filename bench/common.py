@@ -20,7 +20,7 @@ from kitlib.trainer.task_runner import TaskRunner
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training run: metrics of each step, held-out accuracies, seconds, peak memory of the process so far."""
+    """A finished training run: metrics of each step, held-out accuracies, seconds, peak memory of the process."""
 
     steps: list[dict[str, float]]
     greedy: float

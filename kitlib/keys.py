@@ -44,8 +44,8 @@ class TrajectoryKey:
         match = _TRAJECTORY.fullmatch(key)
         if match is None:
             raise KeyGrammarError(
-                f"{key!r} is not a trajectory key: expected {{uid}}_{{session_id}}_{{index}} with two whole numbers at the "
-                "end and no underscore in the uid"
+                f"{key!r} is not a trajectory key: expected {{uid}}_{{session_id}}_{{index}} with two whole numbers at "
+                "the end and no underscore in the uid"
             )
         return cls(match["uid"], int(match["session_id"]), int(match["index"]))
 

@@ -25,4 +25,8 @@ def test_ten_steps_teach_the_model_to_call_the_tool(tmp_path: Path, seed: int) -
     assert accuracy[1] > 0.8
     assert sum(rewards[-2:]) / 2 > sum(rewards[:2]) / 2 + 0.15
     assert len((tmp_path / "rollouts.jsonl").read_text().splitlines()) == 10 * 128
-    assert {path.name for path in (tmp_path / "model").iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert {path.name for path in (tmp_path / "model").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
