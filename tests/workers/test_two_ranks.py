@@ -1,35 +1,43 @@
-"""One batch on one rank, in micro-batches, and on two gloo ranks: the same gradient, hence the same weights."""
+"""One batch on one rank, in micro-batches, and on two gloo ranks: the same gradient, hence the same weights.
+
+The two ranks score slice by slice over the vocabulary, and free weights between forward and backward."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tensordict import TensorDict
 from torch import Tensor
 
+from kitlib.transfer_queue import jagged
 from kitlib.workers.actor import ActorRolloutRefWorker
+from kitlib.workers.critic import CriticWorker
+from kitlib.workers.engine.scoring import TokenScorer
 from kitlib.workers.padding import response_from_nested
 from tests.workers.conftest import make_batch, make_config, tiny_model, with_settings
+from tests.workers.test_critic import critic_batch, value_model
 
 OVERRIDES = ("actor.optim.lr=0.01", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1", "actor.entropy_coeff=0.01")
 DYNAMIC = ("actor.use_dynamic_bsz=true", "actor.ppo_max_token_len_per_gpu=40")
 NUM_ROWS = 8
+SLICE = 7  # words of the vocabulary
+
+
+def take(data: TensorDict, rows: list[int]) -> TensorDict:
+    columns = {name: jagged([data[name][i] for i in rows]) for name in data.keys()}
+    return TensorDict(columns, batch_size=[len(rows)])
 
 
 def run(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]:
     """Score and update on these rows of the batch; everything that is to be equal afterwards."""
     worker = ActorRolloutRefWorker(make_config(*OVERRIDES, *overrides), tiny_model())
-    data = make_batch(NUM_ROWS)
-    mine = type(data)(
-        {
-            name: torch.nested.as_nested_tensor([data[name][i] for i in rows], layout=torch.jagged)
-            for name in data.keys()
-        },
-        batch_size=[len(rows)],
-    )
+    mine = take(make_batch(NUM_ROWS), rows)
     settings = {"mini_batch_size": NUM_ROWS, "global_batch_size": NUM_ROWS, "calculate_entropy": True}
     mine = with_settings(mine, **settings)
     scores = response_from_nested(worker.compute_log_prob(mine)["log_probs"], mine["response_mask"])
@@ -41,13 +49,29 @@ def run(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]:
     return result
 
 
+def run_critic(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]:
+    """As `run`, for the critic."""
+    config = make_config(*(override for override in overrides if "actor." in override))  # the critic's settings follow
+    config.update("critic.optim.lr", 0.01, "test")
+    config.update("critic.ppo_max_token_len_per_gpu", 40, "test")
+    worker = CriticWorker(config, value_model())
+    mine = with_settings(take(critic_batch(NUM_ROWS), rows), mini_batch_size=NUM_ROWS, global_batch_size=NUM_ROWS)
+    scores = response_from_nested(worker.compute_values(mine)["values"], mine["response_mask"])
+    metrics = worker.update_critic(mine)
+    result = {"scores": list(scores.unbind()), "metrics": metrics, "weights": worker.engine.full_state_dict()}
+    worker.close()
+    return result
+
+
 def rank_main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     # Rank 1 has the longer rows: with a token budget its own count of micro-batches is another one than rank 0's.
     order = make_batch(NUM_ROWS)["input_ids"].offsets().diff().sort().indices.tolist()
     rows = order[rank * NUM_ROWS // 2 : (rank + 1) * NUM_ROWS // 2]
+    TokenScorer.__init__.__defaults__ = (SLICE,)
     torch.save({"rows": rows, **run(DYNAMIC, rows)}, f"{folder}/rank{rank}.pt")
+    torch.save({"rows": rows, **run_critic(DYNAMIC, rows)}, f"{folder}/critic{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -60,11 +84,15 @@ def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> flo
 def test_two_ranks_make_the_update_of_one(tmp_path: Path) -> None:
     mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
-    whole = run((), list(range(NUM_ROWS)))
-    pieces = run(("actor.ppo_micro_batch_size_per_gpu=3",), list(range(NUM_ROWS)))
-
     for number, rank in enumerate(ranks):
         assert {name: sizes[number] for name, _, _, sizes in rank["shards"]} == rank["local_bytes"]
+    compare(run, ranks)
+    compare(run_critic, [torch.load(tmp_path / f"critic{rank}.pt") for rank in range(2)])
+
+
+def compare(run: Callable[..., dict[str, Any]], ranks: list[dict[str, Any]]) -> None:
+    whole = run((), list(range(NUM_ROWS)))
+    pieces = run(("actor.ppo_micro_batch_size_per_gpu=3",), list(range(NUM_ROWS)))
     for rank in ranks:
         for row, score in zip(rank["rows"], rank["scores"], strict=True):
             torch.testing.assert_close(score, whole["scores"][row], rtol=1e-4, atol=1e-5)
