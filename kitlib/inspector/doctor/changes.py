@@ -144,7 +144,8 @@ def no_prompts_after_resume(s: Situation) -> Iterator[Finding]:
 
 
 def _is_at_end(s: Situation) -> bool:
-    if s.fact("dataloader_exhausted", False):
-        return True
+    told = s.context.get("dataloader_exhausted")
+    if told is not None:
+        return bool(told)
     a_epoch, resumed = s.fact("steps_per_epoch"), s.fact("resumed_from_step")
-    return bool(a_epoch and resumed) and resumed % a_epoch == 0
+    return bool(a_epoch and resumed) and resumed % a_epoch == 0 and s.context.get("dataloader_cursor") != 0

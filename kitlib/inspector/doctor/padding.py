@@ -67,7 +67,7 @@ def padding_real_uid(s: Situation) -> Iterator[Finding]:
     """padding_real_uid (reads uid of padding rows): padding that joins a real group."""
     real = {row.uid for row in s.real_rows}
     column = s.read("uid", s.padding_rows)
-    bad = [row for row in s.padding_rows if column.get(row.key) in real or row.uid in real]
+    bad = [row for row in s.padding_rows if str(column.get(row.key)) in real or row.uid in real]
     if bad:
         joined = sorted({str(column.get(row.key, row.uid)) for row in bad})
         yield Finding(
@@ -143,7 +143,50 @@ def padding_dilutes_metrics(s: Situation) -> Iterator[Finding]:
     )
 
 
-def synthetic_rows(s: Situation) -> Iterator[Finding]:
+def stand_ins(s: Situation) -> Iterator[Finding]:
+    """synthetic_row (reads response_mask, rm_scores): a row that stands in for a session, and counts as an answer."""
+    if s.is_past("compute_advantage"):  # rejection sampling clears masks there
+        return
+    single = np.nonzero(lengths(s, s.readable_rows, "responses") == 1)[0].tolist()
+    rows = [s.readable_rows[i] for i in single]
+    masks, scores = s.read("response_mask", rows), s.read("rm_scores", rows)
+    empty = [row for row in rows if row.key in masks and not np.any(masks[row.key])]
+    bad = [row for row in empty if not np.any(scores.get(row.key, 0))]
+    if bad:
+        yield Finding(
+            "synthetic_row",
+            "warning",
+            f"{few(keys_of(bad))} {verb(len(bad), 'has', 'have')} one response token with mask 0 and no reward: made "
+            "up for a session that brought nothing. It counts as a real answer, and its reward of 0 moves its group.",
+            "Return nothing for a lost session (the group is then short, and says so), or tag the row is_padding.",
+            s.partition_id,
+            keys_of(bad),
+            ("response_mask",),
+            {"rows": len(bad)},
+            view="tokens",
+        )
+
+
+def too_few_padding_rows(s: Situation) -> Iterator[Finding]:
+    """padding_too_short: padding rows, but not enough of them for the batch to divide."""
+    dp_size = s.fact("dp_size")
+    if not dp_size or not s.padding_rows or not s.is_past("balance_batch") or not s.choices.is_known:
+        return
+    multiple = s.choices.row_multiple(int(dp_size))
+    if len(s.rows) % multiple:
+        yield Finding(
+            "padding_too_short",
+            "error",
+            f"{len(s.rows)} rows, {len(s.padding_rows)} of them padding, do not divide by {multiple} (ranks and "
+            "mini-batches): the batch cannot be cut into equal chunks.",
+            f"Add {-len(s.rows) % multiple} padding rows (balance_batch does it).",
+            s.partition_id,
+            keys_of(s.padding_rows),
+            numbers={"rows": len(s.rows), "padding_rows": len(s.padding_rows), "multiple": multiple},
+        )
+
+
+def dumped_padding(s: Situation) -> Iterator[Finding]:
     """synthetic_row: padding rows where every row is taken for an answer."""
     if s.stage != "log_rollout_data" or not s.padding_rows:
         return

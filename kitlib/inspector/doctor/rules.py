@@ -85,8 +85,8 @@ RULES: tuple[Rule, ...] = (
     *_family(
         "padding",
         padding,
-        "padding_tag_missing padding_too_short synthetic_rows",
-        "padding_mask_one padding_real_uid padding_dilutes_metrics",
+        "padding_tag_missing padding_too_short too_few_padding_rows dumped_padding",
+        "padding_mask_one padding_real_uid padding_dilutes_metrics stand_ins",
     ),
     *_family(
         "outputs",

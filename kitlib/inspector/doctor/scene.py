@@ -66,7 +66,7 @@ class Scene:
     def with_status(self, statuses: Iterable[str]) -> list[str]:
         """Markers with one of these statuses, oldest first as the sampler takes them."""
         wanted = frozenset(statuses)
-        found = [uid for uid, tag in self.markers.items() if tag.get("status") in wanted]
+        found = [uid for uid, tag in self.markers.items() if _word(tag.get("status")) in wanted]
         return sorted(found, key=lambda uid: whole(self.markers[uid].get("global_steps")) or 0)
 
     @cached_property
@@ -109,6 +109,10 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
         else:
             ghosts.append(key)
     return Scene(partition, markers, rows, tuple(ghosts))
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_padding(key: str, tag: Mapping[str, Any]) -> bool:

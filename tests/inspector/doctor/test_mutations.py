@@ -1,0 +1,56 @@
+"""Properties: a planted fault is found with exactly its keys, wherever it is planted; a harmless change is silent."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kitlib.inspector.doctor.case_file import situation_of
+from kitlib.inspector.doctor.examine import examine
+
+from .faults import FAULTS, HARMLESS
+from .healthy import STAGES, state
+
+sizes = st.tuples(st.integers(2, 6), st.sampled_from([2, 4]), st.integers(0, 10_000))
+
+
+def loud(raw: dict) -> list[str]:
+    """What is said above info."""
+    found = examine(situation_of(raw))
+    assert not found.failures
+    return [f"{one.kind} {one.keys} {one.says}" for one in found.findings if one.severity != "info"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@given(size=sizes, mode=st.sampled_from(["sync", "colocate_async"]))
+@settings(max_examples=15, deadline=None)
+def test_a_healthy_state_is_silent(stage: str, size: tuple[int, int, int], mode: str) -> None:
+    assert not loud(state(stage, *size, mode))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@given(size=sizes, which=st.lists(st.sampled_from(HARMLESS), min_size=1, max_size=4, unique=True))
+@settings(max_examples=25, deadline=None)
+def test_harmless_changes_are_silent(stage: str, size: tuple[int, int, int], which: list) -> None:
+    raw = state(stage, *size)
+    for change in which:
+        change(raw, random.Random(size[2]))
+    assert not loud(raw)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@given(data=st.data(), size=sizes)
+@settings(max_examples=25, deadline=None)
+def test_a_planted_fault_is_found(name: str, data: st.DataObject, size: tuple[int, int, int]) -> None:
+    fault = FAULTS[name]
+    raw = state(data.draw(st.sampled_from(fault.stages)), *size)
+    kind, keys, fields = fault.plant(raw, random.Random(size[2]))
+    found = examine(situation_of(raw))
+    assert not found.failures
+    right = [one for one in found.findings if one.kind == kind]
+    assert [(set(one.keys), set(one.fields)) for one in right] == [(set(keys), set(fields))]
+    others = {one.kind for one in found.findings if one.severity != "info"} - {kind, *fault.also}
+    assert not others
