@@ -43,7 +43,11 @@ def compute_optimal_token_baseline_advantage(
     handle_zero_tail: bool = True,
     epsilon: float = 1e-8,
 ) -> tuple[Tensor, Tensor]:
-    """A_t = m_t (G_t - b_t); returns (A, G), all tensors [num_rows, j1].
+    """Optimal token baseline: the reward to go minus a baseline for each position of a group (see the head of this file).
+
+        A_it = m_it * (G_it - b_t)        b_t = sum_g G_it W_it / sum_g W_it
+
+    Returns (A, G), all tensors [num_rows, j1].
 
     handle_zero_tail: where the longest row of a group is alone, beyond the length of the second longest, b is 0: a
     row is no baseline for itself. A group of one row has b = 0 throughout.

@@ -135,7 +135,7 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
 ) -> tuple[Tensor, Tensor]:
     """REINFORCE++ with a group baseline (arXiv:2501.03262): centre in the group, whiten over the batch.
 
-    A = m * whiten(m * (R_i - mean_g R))        mean and variance over all unmasked tokens of the batch
+    A_it = m_it * whiten(m_it * (R_i - mean_g R))        mean and variance over all unmasked tokens of the batch
     """
     scores, groups = _scores(token_level_rewards, index)
     centred, _ = _spread(scores - groups.baseline_mean(scores), token_level_rewards, response_mask)
@@ -156,7 +156,7 @@ def compute_gdpo_outcome_advantage(
 ) -> tuple[Tensor, Tensor]:
     """Group reward-decoupled normalisation (GDPO, arXiv:2601.05242): each part of the reward is normalised on its own.
 
-        A = m * whiten(sum_k w_k * GRPO(R_k))
+        A_it = m_it * whiten(sum_k w_k * GRPO(R_k))
 
     k runs over algorithm.gdpo_reward_keys, w are algorithm.gdpo_reward_weights or 1.
 
