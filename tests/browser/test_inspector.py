@@ -128,6 +128,25 @@ def test_rows_come_and_go_while_live(notebook: Notebook) -> None:
     grid.says("verdict", "no row yet")
 
 
+def test_long_uids_are_cut_to_what_tells_them_apart(notebook: Notebook) -> None:
+    notebook.run("""
+        import uuid
+        tq = TransferQueue()
+        shown = Inspector(tq)
+        shown
+    """)
+    grid = Grid(notebook)
+    width = "(element) => Number(element.querySelector('.kitlib-area').style.width.replace('px', ''))"
+    narrow = grid.root.evaluate(width)
+    notebook.run("""
+        for i in range(5):
+            tq.kv_put(f"{i}-{uuid.UUID(int=0)}_0_0", "train", {"responses": torch.ones(1)}, tag())
+    """)
+    grid.shows(5)
+    grid.find("4-00000000-0000-0000-0000-000000000000_0_0, responses: present")  # the hover has the whole key
+    assert grid.root.evaluate(width) < narrow + 100
+
+
 def test_two_views_share_the_picture_and_keep_their_filters(notebook: Notebook) -> None:
     notebook.run("tq = board_queue({'a': [1.0, 0.0], 'b': [0.0, 0.0]})\nshown = Inspector(tq)\nshown")
     notebook.run("shown")

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 STATIC = Path(__file__).with_name("static")
-SCRIPTS = ("data.js", "filter.js", "draw.js", "toolbar.js", "panels.js", "keyboard.js", "view.js")  # in this order
+SCRIPTS = ("names.js", "data.js", "filter.js", "draw.js", "toolbar.js", "panels.js", "keyboard.js", "view.js")
 
 _IMPORT = re.compile(r'^import [^;]+ from "\./\w+\.js";\n', re.M)
 _EXPORT = re.compile(r"^export (?!default)", re.M)

@@ -13,6 +13,7 @@ from typing import Any
 from kitlib.contract import FIELDS, STAGES
 from kitlib.inspector.judgement import Judgement, group_of, judge
 from kitlib.inspector.markers import STATUS_STATES
+from kitlib.inspector.names import MIN_LENGTH, WORTH_CUTTING
 from kitlib.inspector.render.printable import name_of, printable
 from kitlib.inspector.render.states import State
 
@@ -25,7 +26,7 @@ def palette(stored: Sequence[str], config: Any, partition_id: str) -> dict[str, 
     states:  [{name, glyph, meaning, css}], a cell is a position in it.
     columns: [{name, group, hover, at}]; at: the column of the cell matrix, -1 if no row ever had the field.
     looks:   {stage: [[column, state if present, if absent, if absent on a padding row, is read], ..]}.
-    stages:  [[name, title], ..] in pipeline order. status_css: {status: css}.
+    stages:  [[name, title], ..] in pipeline order. status_css: {status: css}. short_names: kitlib.inspector.names.
     """
     judged = {NO_STAGE: judge(None)} | {name: judge(name, config, partition_id) for name in STAGES}
     shown = {name: one.columns(stored) for name, one in judged.items()}
@@ -38,6 +39,7 @@ def palette(stored: Sequence[str], config: Any, partition_id: str) -> dict[str, 
             name: [[position[field], *_look(judged[name], field)] for field in fields] for name, fields in shown.items()
         },
         "stages": [[name, stage.title] for name, stage in STAGES.items()],
+        "short_names": {"least": MIN_LENGTH, "worth": WORTH_CUTTING},
         "status_css": {status: state.look.css for status, state in STATUS_STATES.items()},
     }
 

@@ -1,5 +1,6 @@
 // The grid as the browser holds it: one per data model, shared by every view of it.
 // The other end is wire.py (the buffers of a change) and desk.py (frame, numbers, resync).
+import { ShortNames } from "./names.js";
 
 const FLASH_MS = 1500; // how long a written cell is ringed
 const grids = new WeakMap(); // data model -> Grid
@@ -34,7 +35,7 @@ export class Grid {
     this.frame = model.get("frame");
     this.palette = model.get("palette");
     this.names = lines(model.get("names"));
-    this.longest = longest(this.names, 0); // characters; may only grow until the next whole
+    this.short = new ShortNames(this.names, this.palette.short_names);
     const marks = bytes(model.get("marks"));
     this.kinds = marks.slice(0, this.names.length);
     this.statuses = marks.slice(this.names.length);
@@ -81,7 +82,7 @@ export class Grid {
     if (!added.length) return;
     const numOld = this.names.length;
     for (const name of added) this.names.push(name);
-    this.longest = longest(added, this.longest);
+    this.short.add(added, this.names);
     this.kinds = joined(this.kinds, addedMarks.subarray(0, added.length));
     this.statuses = joined(this.statuses, addedMarks.subarray(added.length));
     this.cells = joined(this.cells, addedCells);
@@ -136,12 +137,6 @@ export class Grid {
     const kind = this.kinds[row];
     return kind > 1 ? -1 : column.states[1 + kind];
   }
-}
-
-function longest(names, atLeast) {
-  let most = atLeast;
-  for (const name of names) if (name.length > most) most = name.length;
-  return most;
 }
 
 function joined(a, b) {

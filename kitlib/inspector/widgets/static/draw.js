@@ -34,7 +34,7 @@ export function measure(context, grid, columns) {
   context.font = FONT;
   const char = context.measureText("0").width;
   const longestWord = Math.max(6, ...grid.frame.words.map((word) => word.length));
-  const keyChars = Math.min(Math.max(6, grid.longest), LONGEST_KEY);
+  const keyChars = Math.min(Math.max(6, grid.short.longest), LONGEST_KEY);
   const keyWidth = Math.ceil(keyChars * char) + 16;
   const statusWidth = Math.ceil(Math.min(longestWord, 12) * char) + 18;
   const longestColumn = Math.max(4, ...columns.map((column) => column.name.length));
@@ -127,7 +127,7 @@ function keys(context, scroller, { grid, layout, rowAt, brushes, numRows }, ink)
     context.fillStyle = ink.text;
     context.globalAlpha = grid.kinds[row] === 1 ? 0.65 : 1;
     context.font = grid.kinds[row] === 2 ? `bold ${FONT}` : FONT;
-    context.fillText(shortened(grid.names[row], layout.keyChars), 8, y);
+    context.fillText(shortened(grid.short.of(grid.names[row]), layout.keyChars), 8, y);
     context.font = FONT;
     context.globalAlpha = look?.alpha ?? 0.75;
     if (look?.fill) {
