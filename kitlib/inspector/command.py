@@ -1,19 +1,25 @@
 """The command `kitlib inspect`: which source, which views, on a screen, as text or as a page.
 
-kitlib inspect                               the newest recording below this folder, followed on the screen
-kitlib inspect runs/x/recording groups       a recording, beginning with one view
-kitlib inspect --address auto                the queue of a live run on Ray (verl's, or kitlib's), read-only
-kitlib inspect --once presence bytes         print and end
-kitlib inspect --once --html out.html        one page with every view
+verl 0.9.1 has no counterpart.
+
+    kitlib inspect                               the newest recording below this folder, followed on the screen
+    kitlib inspect runs/x/recording groups       a recording, beginning with one view
+    kitlib inspect --once presence bytes         print and end
+    kitlib inspect --once --html out.html        one page with every view
+    kitlib inspect --address auto algorithm.adv_estimator=grpo
+                                                 the queue of a live run on Ray, read-only; words key=value, or --config
+                                                 FILE, tell its settings (default: verl's)
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 
 from kitlib.inspector.judgement import check_stage
@@ -24,14 +30,17 @@ from kitlib.inspector.terminal import print_once, watch_screen
 
 def run_inspect(args: argparse.Namespace) -> int:
     """`kitlib inspect`. Raises NothingToInspectError, RecordingError, QueueRuntimeError."""
-    paths = [word for word in args.words if word not in VIEWS and Path(word).exists()]
-    names = [word for word in args.words if word not in paths]
+    given = [*args.words, *args.overrides]  # words before and after options
+    words = [word for word in given if "=" not in word]
+    paths = [word for word in words if word not in VIEWS and Path(word).exists()]
+    names = [word for word in words if word not in paths]
     if len(paths) > 1 or (paths and args.address):
         raise NothingToInspectError(f"one source at a time: {', '.join([*paths, *filter(None, [args.address])])}")
     if args.stage is not None:
         check_stage(args.stage)
     asked = {"stage": args.stage, "partition_id": args.partition, "key": args.key, "field": args.field}
-    scene = _live(args.address, asked) if args.address else open_scene(paths[0] if paths else None, **asked)
+    asked["settings"] = read_settings(args.config, [word for word in given if "=" in word])
+    scene = _live(args, asked) if args.address else open_scene(paths[0] if paths else None, **asked)
     if args.at is not None:
         scene = _moved(scene, args.at)
     for name in names:
@@ -44,10 +53,29 @@ def run_inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _live(address: str, asked: dict[str, Any]) -> Scene:
-    from kitlib.transfer_queue.package import attach
+def _live(args: argparse.Namespace, asked: dict[str, Any]) -> Scene:
+    from kitlib.transfer_queue.package import attach, connect
 
-    return Scene(attach(address), **asked)
+    source = attach(args.address)  # first: connect would start a queue where there is none
+    return Scene(connect() if args.values else source, **asked)
+
+
+def read_settings(file: str | None, words: Sequence[str]) -> dict[str, Any] | None:
+    """Nested settings of a YAML file (Hydra's .hydra/config.yaml is one) and of words key=value, which win."""
+    if file is None and not words:
+        return None
+    try:
+        tree = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if file is not None else {}
+        pairs = [(word.split("=", 1)[0], yaml.safe_load(word.split("=", 1)[1])) for word in words]
+    except (OSError, yaml.YAMLError) as error:
+        raise NothingToInspectError(f"the settings cannot be read: {' '.join(str(error).split())}") from error
+    for key, value in pairs:
+        node = tree
+        *groups, name = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[name] = value
+    return tree
 
 
 def _first_view(scene: Scene) -> str:

@@ -41,7 +41,8 @@ class NothingToInspectError(KitError):
 class Scene:
     """A source at one moment, and what the reader asked for.
 
-    recording: None for a live queue. position: of the moment in recording.moments; -1 is the last.
+    recording: None for a live queue. position: of the moment in recording.moments; -1 is the last. settings: the config
+    of a run that has not recorded one; without them the contract answers for verl's defaults.
     """
 
     source: Any
@@ -51,6 +52,7 @@ class Scene:
     partition_id: str | None = None
     key: str | None = None
     field: str | None = None
+    settings: Any = None
 
     @classmethod
     def of_recording(cls, recording: Recording, position: int = -1, **asked: Any) -> Scene:
@@ -65,7 +67,8 @@ class Scene:
 
     @property
     def config(self) -> Any:
-        return self.recording.config if self.recording is not None else None
+        recorded = self.recording.config if self.recording is not None else None
+        return recorded if self.settings is None else self.settings
 
     @property
     def step(self) -> int | None:

@@ -161,6 +161,20 @@ def test_a_wrong_word_is_a_sentence(
     assert message in capsys.readouterr().err
 
 
+def test_settings_come_from_a_file_and_from_words(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("algorithm: {adv_estimator: grpo}\ncritic: {enable: true}\n")
+    recording = str(folder / "a")
+    assert cli.main(["inspect", recording, "presence", "--config", str(path)]) == 0
+    assert "next: compute_values" in capsys.readouterr().out
+    assert cli.main(["inspect", recording, "presence", "--config", str(path), "critic.enable=false"]) == 0
+    assert "next: compute_advantage" in capsys.readouterr().out
+    assert cli.main(["inspect", recording, "--config", str(tmp_path / "none.yaml")]) == 2
+    assert "the settings cannot be read" in capsys.readouterr().err
+
+
 def test_help_names_every_view(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["inspect", "--help"])
