@@ -81,9 +81,14 @@ def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kitlib inspect`."""
     views = "presence partitions groups staleness stages diff stage bytes config failure key field tokens"
     parser.add_argument(
-        "words", nargs="*", metavar="RECORDING|VIEW", help=f"a folder (default: the newest one below this), or: {views}"
+        "words",
+        nargs="*",
+        metavar="RECORDING|VIEW|key=value",
+        help=f"a folder (default: the newest one below this), a setting of the run, or a view: {views}",
     )
     parser.add_argument("--address", help="of the Ray cluster of a live run; auto: the one on this machine")
+    parser.add_argument("--values", action="store_true", help="of a live run: read tensors too, such as rewards")
+    parser.add_argument("--config", metavar="FILE", help="YAML with the settings of a run that recorded none")
     parser.add_argument("--once", action="store_true", help="print and end, instead of following on the screen")
     parser.add_argument("--html", metavar="FILE", help="write one page instead of printing")
     parser.add_argument("--at", metavar="MOMENT", help="recorded moment: number, stage or stage:step; default: last")
