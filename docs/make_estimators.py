@@ -6,6 +6,7 @@ What an estimator needs are the names of its parameters; its formula is the inde
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 from kitlib.algos.advantage import ADV_ESTIMATOR_REGISTRY, estimator_fields, estimator_parameters
@@ -20,12 +21,12 @@ HEAD = """# Advantage estimators
 Made by `python docs/make_estimators.py` from the registry of `kitlib/algos/advantage.py`; a test holds it in step.
 
 `algorithm.adv_estimator` names one of them. All get `rm_scores` (as rewards, less the KL if it is in the reward),
-`response_mask` and what the third column names; a run that does not have a needed field is refused at its start, and the
-message names the field. "Group-wise": rows of one prompt (`uid`) are compared. "In verl's V1": usable with verl 0.9.1,
-whose V1 trainer fetches the same seven fields whatever the estimator; kitlib fetches what an estimator asks for.
+`response_mask` and what the third column names; a run that does not have a needed field is refused at its start, and
+the message names the field. "Group-wise": rows of one prompt (`uid`) are compared. "In verl's V1": usable with verl
+0.9.1, whose V1 trainer fetches the same seven fields whatever the estimator; kitlib fetches what an estimator asks for.
 
-Letters: m mask, r reward of a token, R reward of a row, g its group, V value, i row, t token. `whiten` subtracts the mean
-of all unmasked tokens of the batch and divides by their standard deviation.
+Letters: m mask, r reward of a token, R reward of a row, g its group, V value, i row, t token. `whiten` subtracts the
+mean of all unmasked tokens of the batch and divides by their standard deviation.
 
 | estimator | formula | needs | group-wise | in verl's V1 | settings |
 |---|---|---|---|---|---|
@@ -44,7 +45,7 @@ def title_and_formula(docstring: str) -> tuple[str, list[str]]:
     formula: list[str] = []
     for line in lines[1:]:
         if line.startswith("    "):
-            formula.append(" ".join(line.split()))
+            formula += re.split(r" {4,}", line.strip())
         elif formula:
             break
     return title, formula
@@ -63,7 +64,7 @@ def row(name: str) -> str:
     settings = [f"`{p}`" for p in parameters if p in ("gamma", "lam", "norm_adv_by_std_in_grpo")]
     cells = [
         f"`{name}`<br>{title}",
-        "<br>".join(f"`{line}`" for line in formula),
+        "<br>".join(f"`{' '.join(line.split())}`" for line in formula) or "-",
         ", ".join([*shown, *optional]) or "-",
         "yes" if "uid" in fields else "no",
         "yes" if set(required) <= V1_FETCHES else "no",
@@ -78,7 +79,7 @@ def sources() -> str:
     wanted = [field for name in ADV_ESTIMATOR_REGISTRY for field in estimator_fields(name) if field in FIELDS]
     lines = ["| field | shape | written by | when |", "|---|---|---|---|"]
     for field in dict.fromkeys([*wanted, "extra_fields"]):
-        writers = [(stage, need) for stage in before for need in stage.writes if need.field == field]
+        writers = [(stage, need) for stage in before for need in stage.writes if need.field == field and need.required]
         stage, when = ("compute_advantage", _when_weighted()) if not writers else _first(writers)
         lines.append(f"| `{field}` | `{FIELDS[field].shape or FIELDS[field].dtype}` | `{stage}` | {when} |")
     return "\n".join(lines) + "\n"

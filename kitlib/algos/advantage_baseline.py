@@ -43,7 +43,7 @@ def compute_optimal_token_baseline_advantage(
     handle_zero_tail: bool = True,
     epsilon: float = 1e-8,
 ) -> tuple[Tensor, Tensor]:
-    """Optimal token baseline: the reward to go minus a baseline for each position of a group (see the head of this file).
+    """Optimal token baseline (see the module): the reward to go minus a baseline for each position of a group.
 
         A_it = m_it * (G_it - b_t)        b_t = sum_g G_it W_it / sum_g W_it
 

@@ -93,7 +93,9 @@ def compute_gpg_outcome_advantage(
 ) -> tuple[Tensor, Tensor]:
     """Group policy gradient (GPG, arXiv:2504.02546): centred rewards, scaled up for the rows without reward.
 
-    A_it = m_it * (B / M) * (R_i - mean_g R) / f_norm        B rows in the batch, M of them with R != 0
+        A_it = m_it * (B / M) * (R_i - mean_g R) / f_norm
+
+    with B rows in the batch, M of them with R != 0.
     """
     scores, groups = _scores(token_level_rewards, index)
     alpha = len(scores) / torch.count_nonzero(scores).clamp(min=1)
@@ -135,7 +137,9 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
 ) -> tuple[Tensor, Tensor]:
     """REINFORCE++ with a group baseline (arXiv:2501.03262): centre in the group, whiten over the batch.
 
-    A_it = m_it * whiten(m_it * (R_i - mean_g R))        mean and variance over all unmasked tokens of the batch
+        A_it = m_it * whiten(m_it * (R_i - mean_g R))
+
+    with mean and variance over all unmasked tokens of the batch.
     """
     scores, groups = _scores(token_level_rewards, index)
     centred, _ = _spread(scores - groups.baseline_mean(scores), token_level_rewards, response_mask)
