@@ -78,7 +78,8 @@ class Reporting(SerialStages):
         prompt_width, response_width = (self._column(batch, name).shape[1] for name in ("prompts", "responses"))
         attended = self._column(batch, "attention_mask").split([prompt_width, response_width], dim=1)
         lengths = [mask.sum(dim=1) for mask in attended]  # of prompts and responses, [num_rows] each
-        names = ("response_mask", "advantages", "returns", "token_level_scores", "token_level_rewards")
+        names = ["response_mask", "advantages", "returns", "token_level_scores", "token_level_rewards"]
+        names += ["values"] if self.critic is not None else []
         columns = {name: self._column(batch, name) for name in names}
         columns |= {"prompt_length": lengths[0], "response_length": lengths[1]}
         num_tokens, num_response_tokens = int(torch.cat(lengths).sum()), int(lengths[1].sum())

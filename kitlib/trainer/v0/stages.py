@@ -1,7 +1,7 @@
 """The stages of the serial pipeline, one public method each, to be called by `step` or cell by cell.
 
-verl 0.9.1: trainer/ppo/ray_trainer.py, RayPPOTrainer (_compute_old_log_prob, _update_actor, _balance_batch,
-compute_advantage) and trainer/ppo/reward.py, extract_reward. Every stage gets the DataProto with all columns.
+verl 0.9.1: trainer/ppo/ray_trainer.py, RayPPOTrainer (_balance_batch, compute_advantage, _update_critic,
+_update_actor) and trainer/ppo/reward.py, extract_reward. Every stage gets the DataProto with all columns.
 What a model computes comes back as a DataProto of the new columns, and the caller joins it; what the driver computes
 is written into the batch:
 
@@ -13,7 +13,7 @@ functions and the workers are the same, so the same trajectories give the same a
 difference is verl's own: the loss divides by the tokens that rejection sampling has left, in V1 by all.
 
 Differs from verl: metrics go to `self.metrics`; with rollout_correction.bypass_mode the policy loss stays what the
-config names. Left out: critic, reward model, greedy baselines.
+config names. Left out: reward model, greedy baselines.
 """
 
 from __future__ import annotations
@@ -24,36 +24,23 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from kitlib.algos import agg_loss, apply_kl_penalty, correct_rollout
+from kitlib.algos import apply_kl_penalty, correct_rollout
 from kitlib.algos.advantage import compute_advantage
 from kitlib.algos.kl import KLController
-from kitlib.contract import StageRecord
 from kitlib.trainer.errors import BadRewardError
-from kitlib.trainer.metrics import rollout_probs_diff
 from kitlib.trainer.v0.agent_loop import AgentLoopManager
-from kitlib.trainer.v0.errors import SerialPipelineError
-from kitlib.trainer.v0.feeding import SerialFeeding
-from kitlib.trainer.v0.padding import left_right_2_no_padding, no_padding_2_padding
 from kitlib.trainer.v0.protocol import DataProto
 from kitlib.trainer.v0.recording import recorded
-from kitlib.workers.actor import OPTIONAL_COLUMNS, RESPONSE_COLUMNS, ActorRolloutRefWorker
+from kitlib.trainer.v0.scoring import SerialScoring
 from kitlib.workers.balance import calculate_workload, get_seqlen_balanced_partitions, log_seqlen_unbalance
-from kitlib.workers.reference import ReferenceWorker
 
 
-class SerialStages(SerialFeeding):
+class SerialStages(SerialScoring):
     """Stage methods and what they need; PPOTrainerV0 adds the loop around them."""
 
-    worker: ActorRolloutRefWorker
-    reference: ReferenceWorker | None
-    kl_ctrl_in_reward: KLController
     agent_loop_manager: AgentLoopManager
     checkpoint_manager: Any
-    metrics: dict[str, Any]
-    timing_raw: dict[str, float]
-
-    def on_stage(self, record: StageRecord) -> None:
-        """Begin and end of every stage."""
+    kl_ctrl_in_reward: KLController
 
     @recorded("gen")
     def generate_sequences(self, gen_batch: DataProto) -> DataProto:
@@ -103,41 +90,6 @@ class SerialStages(SerialFeeding):
         self.metrics.update(log_seqlen_unbalance(seq_lens.tolist(), partitions, "global_seqlen"))
         return batch
 
-    @recorded("old_log_prob")
-    def compute_log_prob(self, batch: DataProto) -> DataProto:
-        """`old_log_probs` and `entropys` [response_length]: each response token under the policy before this update.
-
-        With rollout_correction.bypass_mode `old_log_probs` are the rollout's and no model runs. Metrics:
-        actor/entropy, training/rollout_probs_diff_*.
-        """
-        if self.config.algorithm.rollout_correction.bypass_mode:
-            return DataProto.from_dict({"old_log_probs": self._column(batch, "rollout_log_probs")})
-        output = self.worker.compute_log_prob(self._for_worker(batch, calculate_entropy=True, compute_loss=False))
-        columns = {
-            "old_log_probs": no_padding_2_padding(output["log_probs"], batch),
-            "entropys": no_padding_2_padding(output["entropy"], batch),
-        }
-        self._log_prob_metrics(batch, columns)
-        return DataProto.from_dict(columns)
-
-    def _log_prob_metrics(self, batch: DataProto, columns: dict[str, Tensor]) -> None:
-        actor, mask = self.config.actor_rollout_ref.actor, self._column(batch, "response_mask")
-        entropy = agg_loss(columns["entropys"], mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor)
-        self.metrics["actor/entropy"] = entropy.item()
-        assert batch.batch is not None
-        if "rollout_log_probs" in batch.batch:
-            self.metrics |= rollout_probs_diff(batch.batch["rollout_log_probs"], columns["old_log_probs"], mask)
-
-    @recorded("ref")
-    def compute_ref_log_prob(self, batch: DataProto) -> DataProto:
-        """`ref_log_prob` [response_length]: each response token under the frozen reference policy.
-
-        Runs when `actor.use_kl_loss` or `algorithm.use_kl_in_reward` is on.
-        """
-        assert self.reference is not None, "no reference policy: the config asks for no KL"
-        output = self.reference.compute_ref_log_prob(self._for_worker(batch, compute_loss=False))
-        return DataProto.from_dict({"ref_log_prob": no_padding_2_padding(output["log_probs"], batch)})
-
     @recorded("adv")
     def compute_advantage(self, batch: DataProto) -> DataProto:
         """Write `token_level_rewards`, `advantages` and `returns` [response_length] into the batch, comparing the rows
@@ -186,40 +138,41 @@ class SerialStages(SerialFeeding):
         written = {"response_mask": corrected.response_mask}
         return written if corrected.weights is None else {**written, "rollout_is_weights": corrected.weights}
 
+    def updates_actor(self) -> bool:
+        """False in the first steps, which train the critic alone (`trainer.critic_warmup`)."""
+        return self.config.trainer.critic_warmup <= self.global_steps
+
+    @recorded("update_critic")
+    def update_critic(self, batch: DataProto) -> DataProto:
+        """Mini-batches of the clipped value loss; metrics critic/*."""
+        assert self.critic is not None, "no critic: the config asks for none"
+        self._column(batch, "returns", "compute_advantage writes it")
+        self.metrics.update(self.critic.update_critic(self._for_update(batch, self.config.critic)))
+        return batch
+
     @recorded("update_actor")
     def update_actor(self, batch: DataProto) -> DataProto:
         """Mini-batches of the clipped policy loss; metrics actor/*."""
         self._column(batch, "advantages", "compute_advantage writes it")
         actor = self.config.actor_rollout_ref.actor
-        mini_batch_size = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        rows = self._for_worker(
+        with_entropy = bool(actor.calculate_entropy or actor.entropy_coeff != 0)
+        self.metrics.update(self.worker.update_actor(self._for_update(batch, actor, calculate_entropy=with_entropy)))
+        return batch
+
+    def _for_update(self, batch: DataProto, section: Any, **settings: Any) -> TensorDict:
+        """The batch and how to cut it into mini-batches; `section`: of the config, the actor's or the critic's."""
+        mini_batch_size = section.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        return self._for_worker(
             batch,
-            calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0),
             global_batch_size=mini_batch_size,
             mini_batch_size=mini_batch_size,
-            epochs=actor.ppo_epochs,
-            seed=actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": actor.shuffle},
+            epochs=section.ppo_epochs,
+            seed=section.data_loader_seed,
+            dataloader_kwargs={"shuffle": section.shuffle},
+            **settings,
         )
-        self.metrics.update(self.worker.update_actor(rows))
-        return batch
 
     @recorded("update_weights")
     def update_weights(self) -> None:
         """Send the actor's weights to every server, which wakes up; what it generates now has version global_steps."""
         self.checkpoint_manager.update_weights(self.global_steps)
-
-    def _for_worker(self, batch: DataProto, **settings: Any) -> TensorDict:
-        """Every column that a worker may read, padding taken out, and the settings of one call."""
-        rows = left_right_2_no_padding(batch, (*RESPONSE_COLUMNS, *OPTIONAL_COLUMNS))
-        rows["loss_mask"] = rows["response_mask"]
-        settings["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-        for name, value in settings.items():
-            rows.set_non_tensor(name, value)
-        return rows
-
-    def _column(self, batch: DataProto, name: str, hint: str = "generate_sequences writes it") -> Tensor:
-        if batch.batch is None or name not in batch.batch:
-            has = [] if batch.batch is None else map(str, batch.batch.keys())
-            raise SerialPipelineError(f"the batch has no column {name!r} ({hint}); it has {', '.join(sorted(has))}")
-        return batch.batch[name]

@@ -14,10 +14,8 @@ from kitlib.config.printing import inline
 SERIAL: dict[str, tuple[Any, ...]] = {
     "algorithm.filter_groups.enable": (False,),
     "algorithm.use_pf_ppo": (False,),
-    "critic.enable": (None, False),
     "reward.reward_model.enable": (False,),
     "distillation.enabled": (False,),
-    "trainer.critic_warmup": (0,),
     "trainer.save_freq": (-1, 0),
     "trainer.resume_mode": ("auto", "disable"),
     "trainer.log_val_generations": (0,),
@@ -25,7 +23,7 @@ SERIAL: dict[str, tuple[Any, ...]] = {
     "kitlib.runtime": ("local",),
 }
 
-
+# Estimators that read fields which only V1 makes.
 FED_BY_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
@@ -36,18 +34,17 @@ def require_serial(config: Config) -> None:
         for key, values in SERIAL.items()
         if config.select(key) not in values
     ]
-    if config.algorithm.adv_estimator == "gae":
-        refused.append("algorithm.adv_estimator=gae needs a critic and so trainer.use_v1=true: choose grpo")
     if config.algorithm.adv_estimator in FED_BY_V1:
         refused.append(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs fields that only trainer.use_v1=true "
             "provides: choose grpo"
         )
-    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if prompts % mini_batch:
-        refused.append(
-            f"data.train_batch_size={prompts} is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
-            f"{mini_batch}: with trainer.use_v1=false no padding rows fill the last mini-batch"
-        )
+    prompts = config.data.train_batch_size
+    for key in ("actor_rollout_ref.actor.ppo_mini_batch_size", "critic.ppo_mini_batch_size"):
+        if prompts % config.select(key):
+            refused.append(
+                f"data.train_batch_size={prompts} is no multiple of {key}={config.select(key)}: "
+                "with trainer.use_v1=false no padding rows fill the last mini-batch"
+            )
     if refused:
         raise ConfigError("\n".join(refused))

@@ -3,7 +3,8 @@
 verl 0.9.1: trainer/ppo/ray_trainer.py, RayPPOTrainer (`trainer.use_v1=false`; verl calls it the legacy trainer).
 
     prompts --repeat n--> generate_sequences --union--> balance_batch -> compute_reward -> compute_log_prob --union-->
-        (compute_ref_log_prob --union-->) compute_advantage -> update_actor -> update_weights
+        [compute_ref_log_prob --union-->] [compute_values --union-->] compute_advantage -> [update_critic] ->
+        update_actor -> update_weights
 
 Read `step`, and PPOTrainer.step_once of trainer/base.py beside it. There is no queue: the driver holds all tensors of
 the step, padded to the widths of the config, and no row moves on before the slowest session has ended. Tokenizer, data,
@@ -67,6 +68,7 @@ class PPOTrainerV0(Reporting):
         self.steps_per_epoch, self.total_training_steps = parts.steps_per_epoch, parts.total_training_steps
         self.actor_rollout_wg, self.worker = parts.workers.actor, parts.workers.actor.worker
         self.reference = parts.workers.reference.worker if parts.workers.reference is not None else None
+        self.critic = parts.workers.critic.worker if parts.workers.critic is not None else None
         self.kl_ctrl_in_reward = get_kl_controller(self.config.algorithm.kl_ctrl)
         self.checkpoint_manager = parts.checkpoint_manager
         folder = self.config.trainer.rollout_data_dir
@@ -141,8 +143,13 @@ class PPOTrainerV0(Reporting):
         batch = batch.union(self.compute_log_prob(batch))
         if self.reference is not None:
             batch = batch.union(self.compute_ref_log_prob(batch))
+        if self.critic is not None:
+            batch = batch.union(self.compute_values(batch))
         batch = self.compute_advantage(batch)
-        batch = self.update_actor(batch)
+        if self.critic is not None:
+            batch = self.update_critic(batch)
+        if self.updates_actor():
+            batch = self.update_actor(batch)
         self.update_weights()
         return batch
 

@@ -83,9 +83,10 @@ class Metrics(Observer):
 
 KL = {"algorithm__use_kl_in_reward": True, "actor_rollout_ref__actor__use_kl_loss": True}
 CORRECTION = {"algorithm__rollout_correction__rollout_is": "token"}
+CRITIC = {"algorithm__adv_estimator": "gae", "trainer__critic_warmup": 2}
 
 
-@pytest.mark.parametrize("overrides", [{}, KL | CORRECTION])
+@pytest.mark.parametrize("overrides", [{}, KL | CORRECTION, CRITIC], ids=["grpo", "kl and correction", "critic"])
 def test_a_run_of_both_is_the_same_run(overrides: dict[str, Any]) -> None:
     """Same seed: the same prompts, samples, rewards and updates, up to the order in which rows are added up."""
     runs = []
