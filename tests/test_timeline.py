@@ -17,6 +17,7 @@ from kitlib.inspector.timeline_view import bar, time_line
 from kitlib.inspector.trace_export import chrome_trace, save_chrome_trace
 from kitlib.rollout import FullyAsyncLLMServerClient, GlobalRequestLoadBalancer, TransformersServer
 from kitlib.rollout.request_log import RequestLog, RequestRecord
+from kitlib.run.timeline import write_timeline
 from kitlib.trainer.task_runner import TaskRunner
 from kitlib.trainer.timeline import TimelineRecorder
 from tests.rollout.conftest import make_model
@@ -242,6 +243,20 @@ def test_every_mode_leaves_a_time_line(overrides: dict[str, Any]) -> None:
             assert not any(one.started < update.ended and one.ended > update.started for one in requests)
     assert recorder.timeline().seconds == timeline.seconds  # it has ended: nothing is added
     assert all(not log.listeners for log in recorder._logs)
+
+
+def test_a_run_folder_gets_the_picture_and_the_trace(tmp_path: Path) -> None:
+    recorder = TimelineRecorder()
+    assert write_timeline(recorder, tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    for one in two_steps().spans:
+        recorder._spans.append(one)
+    view = write_timeline(recorder, tmp_path)
+    assert view is not None
+    assert view.html() in (tmp_path / "timeline.html").read_text()
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > len(two_steps().spans)
+    lanes = [line for line in view.text(80).splitlines() if line.startswith(("driver", "rank", "server"))]
+    assert len(lanes) == 4  # each with its bar and its numbers: nothing was broken off
 
 
 def test_a_request_that_still_runs_is_drawn_up_to_now() -> None:

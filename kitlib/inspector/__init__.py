@@ -19,6 +19,7 @@ as HTML, a terminal as text and `print` as plain text, all from one model.
                   row_to_rank    which key went to which rank, mini-batch and micro-batch?
                   shard_map      where does each parameter lie?
                   why_waiting    what does sample() wait for, and will it end?
+    the run       time_line      who was busy when? (save_chrome_trace: the same for ui.perfetto.dev)
 
 `record` writes all of this to a folder while a run goes on, `open_recording` gives it back without the run.
 
@@ -47,13 +48,17 @@ from kitlib.inspector.shard_map_view import ShardMapError, shard_map
 from kitlib.inspector.stage_card_view import stage_card
 from kitlib.inspector.stage_table_view import stage_table
 from kitlib.inspector.staleness_view import staleness
+from kitlib.inspector.timeline import EmptyTimelineError, Span, Timeline
+from kitlib.inspector.timeline_view import time_line
 from kitlib.inspector.tokens_view import tokens
+from kitlib.inspector.trace_export import chrome_trace, save_chrome_trace
 from kitlib.inspector.trajectory import NoTokensError
 from kitlib.inspector.view import View, ViewTooLargeError
 from kitlib.inspector.why_waiting_view import why_waiting
 
 __all__ = [
     "Cut",
+    "EmptyTimelineError",
     "NoEventsError",
     "NoSuchPartitionError",
     "Moment",
@@ -62,12 +67,15 @@ __all__ = [
     "Recording",
     "RecordingError",
     "ShardMapError",
+    "Span",
+    "Timeline",
     "UnevenBatchError",
     "UnknownStageError",
     "View",
     "ViewTooLargeError",
     "batch_handle",
     "byte_ledger",
+    "chrome_trace",
     "config_table",
     "diff",
     "group_board",
@@ -78,10 +86,12 @@ __all__ = [
     "provenance",
     "record",
     "row_to_rank",
+    "save_chrome_trace",
     "shard_map",
     "stage_card",
     "stage_table",
     "staleness",
+    "time_line",
     "tokens",
     "why_waiting",
 ]

@@ -23,7 +23,7 @@ from kitlib.inspector.timeline import Span, Timeline
 from kitlib.inspector.timeline_svg import draw
 from kitlib.inspector.view import PAGE_BUDGET, View
 
-NUM_BINS = 60  # characters of a bar
+NUM_BINS = 54  # characters of a bar: with its lane and its numbers it fits into a terminal of 80
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 WAITING, SYNC, NOTHING = "·", "|", " "
 # A letter for the stages that take time, and one for all the others.

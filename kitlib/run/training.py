@@ -16,11 +16,13 @@ from kitlib.errors import KitError
 from kitlib.run.curve import draw_curve, read_metrics
 from kitlib.run.first_step import FirstStepPresence
 from kitlib.run.recording import RunRecorder
+from kitlib.run.timeline import PAGE, TRACE, write_timeline
 from kitlib.trainer.checkpoint import checkpoint_root, checkpoint_to_resume
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.progress import accuracy
 from kitlib.trainer.rewind import rewind_logs
 from kitlib.trainer.task_runner import TaskRunner
+from kitlib.trainer.timeline import TimelineRecorder
 
 
 @dataclass(frozen=True)
@@ -80,21 +82,27 @@ def train(config: Config, console: Console) -> RunResult:
     """Run the config to its end and report to `console`.
 
     Writes config.yaml, metrics.jsonl, rollouts.jsonl, recording/, checkpoints/ if trainer.save_freq asks for it,
-    learning_curve.png and model/ into the run folder. A run that fails leaves a post-mortem in recording/.
+    timeline.html, trace.json, learning_curve.png and model/ into the run folder. A run that fails leaves a
+    post-mortem in recording/.
     """
     run_dir = new_run_dir(config)
     console.print(f"run folder {run_dir}", highlight=False)
     if config.trainer.use_v1 and (checkpoint := checkpoint_to_resume(config, run_dir)) is not None:
         console.print(f"going on from {checkpoint}", highlight=False)
     has_queue = config.trainer.use_v1 and not config.trainer.val_only
-    observers: list[Observer] = [FirstStepPresence(console)] if has_queue else []
+    timeline = TimelineRecorder()
+    observers: list[Observer] = [FirstStepPresence(console), timeline] if has_queue else [timeline]
     began = time.perf_counter()
-    if config.trainer.use_v1:
-        metrics = _run_recorded(config, run_dir, observers, console)
-    else:
-        metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
+    try:
+        if config.trainer.use_v1:
+            metrics = _run_recorded(config, run_dir, observers, console)
+        else:
+            metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
+    finally:
+        picture = write_timeline(timeline, run_dir)
     result = RunResult(run_dir, metrics, time.perf_counter() - began)
     _report(result, console)
+    console.print(picture)
     return result
 
 
@@ -123,6 +131,8 @@ def _report(result: RunResult, console: Console) -> None:
         ("rollouts.jsonl", "every trajectory"),
         ("recording", "queue calls and pictures, for kitlib inspect"),
         ("checkpoints", "to go on from with the same kitlib.run_dir"),
+        (PAGE, "who was busy when"),
+        (TRACE, "the same for ui.perfetto.dev"),
         ("learning_curve.png", "learning curve"),
         ("model", "trained model, Hugging Face format"),
     ):

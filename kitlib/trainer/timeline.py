@@ -14,6 +14,7 @@ run on it: in one process they are calls of the driver.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kitlib.contract import StageRecord
@@ -24,6 +25,7 @@ from kitlib.trainer.observers import Observer
 if TYPE_CHECKING:
     from kitlib.trainer.base import PPOTrainer
 
+NUM_SPANS_KEPT = 200_000  # a step of 128 sessions makes some 300
 WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
 ON_RANKS = {
     "compute_old_log_prob",
@@ -36,15 +38,20 @@ ON_RANKS = {
 
 
 class TimelineRecorder(Observer):
-    """Keeps a span of each stage and of each request. One run a recorder."""
+    """Keeps a span of each stage and of each request, the last 200,000 of them. One run a recorder."""
 
     def __init__(self) -> None:
         self.title = "run"
-        self._spans: list[Span] = []  # appended to by the driver and by the servers' threads
+        self._spans: deque[Span] = deque(maxlen=NUM_SPANS_KEPT)  # filled by the driver and by the servers' threads
         self._running: dict[int, RequestRecord] = {}  # requests that have no end yet
         self._num_ranks = 1
         self._logs: list[RequestLog] = []
         self._ended: float | None = None  # of the run
+
+    @property
+    def has_spans(self) -> bool:
+        """False before the first stage has ended."""
+        return bool(self._spans or self._running)
 
     def timeline(self) -> Timeline:
         """What was seen so far; requests that still run end now, or with the run.
@@ -53,7 +60,7 @@ class TimelineRecorder(Observer):
         """
         now = self._ended or time.time()
         open_spans = [_request_span(record, now) for record in list(self._running.values())]
-        return Timeline(self.title, (*self._spans, *open_spans))
+        return Timeline(self.title, (*list(self._spans), *open_spans))
 
     def watch(self, trainer: PPOTrainer) -> None:
         """Listen to the servers of a trainer from now on; `fit` does it, call it when you run the stages yourself."""
