@@ -2,9 +2,9 @@
 
     python bench/trl_compare.py --trl-python /path/to/env-with-trl/bin/python [--steps 60] [--seeds 0 1 2] [--rounds 1]
 
-Same tiny model, tokenizer, rows, batch (16 prompts x 8), lengths, learning rate and schedule, fp32, all cores for both. The
-two take turns, so that a busy machine slows both. TRL keeps no old log-probs apart on policy; `bypass` is our run that does
-not compute them either (algorithm.rollout_correction.bypass_mode).
+Same tiny model, tokenizer, rows, batch (16 prompts x 8), lengths, learning rate and schedule, fp32, all cores for
+both. The two take turns, so that a busy machine slows both. TRL keeps no old log-probs apart on policy; `bypass` is
+our run that does not compute them either (algorithm.rollout_correction.bypass_mode).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import median
 
 from common import print_table, validate
-
 
 from kitlib.config import load_config
 from kitlib.paths import data_path
@@ -65,7 +64,9 @@ def theirs(python: str, steps: int, seed: int, schedule: str) -> dict[str, float
     """One run of TRL in its own environment."""
     command = [python, str(HERE / "trl_run.py"), "--data", str(DATA), "--steps", str(steps), "--seed", str(seed)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([*command, "--lr-scheduler", schedule], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [*command, "--lr-scheduler", schedule], capture_output=True, text=True, env=environment, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     return json.loads(done.stdout.strip().splitlines()[-1])
