@@ -28,7 +28,10 @@ def missing_fields(s: Situation) -> Iterator[Finding]:
     lacking: dict[tuple[tuple[str, ...], Severity, str], list[str]] = {}
     for field, (stage, severity) in wanted(s).items():
         without = _without(s, rows if severity == "error" or field in FORGIVEN["validate"] else s.real_rows, field)
-        if without and (severity != "warning" or field not in optional(s) or len(without) < len(s.real_rows)):
+        nobody_has_it = len(without) >= len(s.real_rows)
+        if nobody_has_it and (field in optional(s) or not s.choices.is_known):
+            continue  # the loop does not set it, or the config that nobody knows may not ask for it
+        if without:
             lacking.setdefault((keys_of(without), severity, stage), []).append(field)
     for (keys, severity, stage), fields in lacking.items():
         yield _missing(s, fields, keys, len(rows), stage, severity)
