@@ -55,6 +55,11 @@ def notebook(shared_notebook: Notebook, pictures: Path, request: pytest.FixtureR
     shared_notebook.errors.clear()
     shared_notebook.clear()
     yield shared_notebook
-    shared_notebook.page.screenshot(path=pictures / f"{request.node.name}.png")
-    shared_notebook.run(CLOSE_ALL)
+    try:
+        shared_notebook.page.screenshot(path=pictures / f"{request.node.name}.png")
+        shared_notebook.run(CLOSE_ALL)
+    except BaseException:
+        shared_notebook.renew()  # a page that hangs must not take the next test with it
+        shared_notebook.run(PREPARE)
+        raise
     assert shared_notebook.errors == []

@@ -138,16 +138,24 @@ class Notebook:
         notebook = nbformat.v4.new_notebook()
         notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(notebook, self.path)
-        self.page = browser.new_page(viewport={"width": 1500, "height": 1100})
-        self.page.set_default_timeout(SECONDS * 1000)
         self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.open()
+        self._browser = browser
+        self.page: Any = None
+        self.renew()
 
     @property
     def path(self) -> Path:
         """The file."""
         return self.lab.notebooks / f"{self.name}.ipynb"
+
+    def renew(self) -> None:
+        """A fresh page and a fresh kernel, whatever became of those before."""
+        if self.page is not None:
+            self.close()
+        self.page = self._browser.new_page(viewport={"width": 1500, "height": 1100})
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.open()
 
     def open(self) -> None:
         """Load the page and wait for the kernel."""
