@@ -100,14 +100,19 @@ class Situation:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows that the stage is about: those of the batch, else all rows of the partition; padding among them.
+        """The rows that the stage is about, padding among them: those of the batch; without a handle, all rows of the
+        partition, or after sampling those without a marker.
 
         Keys without any field are left out: they have a kind of their own.
         """
         if self.batch is not None:
             keys = dict.fromkeys(self.batch.keys)
             return [row for key in keys if (row := self.scene.rows.get(key)) is not None and row.num_fields]
-        return [row for row in self.scene.rows.values() if row.num_fields and row.key not in self.held]
+        rows = [row for row in self.scene.rows.values() if row.num_fields and row.key not in self.held]
+        if self.is_before_sampling:
+            return rows
+        markers = self.scene.markers  # the rows of a sampled prompt have none any more
+        return [row for row in rows if row.uid not in markers and row.sampler_uid not in markers]
 
     @cached_property
     def real_rows(self) -> list[Row]:
