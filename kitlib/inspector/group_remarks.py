@@ -8,7 +8,7 @@ rewards and NaN of one NaN.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kitlib.inspector.groups import Group
@@ -61,7 +61,12 @@ def remarks(group: Group, rules: Rules, names: ShortNames) -> Cell:
     if group.is_flat:
         filtered = " (filtered by DAPO at the next sample)" if rules.is_filtered(group) else ""
         parts.append(Span(f"no signal: all equal{filtered}", State.WARN))
-    return Cell((*parts, *age, *_size_remarks(group, rules.n)))
+    return Cell(tuple(_apart([*parts, *age, *_size_remarks(group, rules.n)])))
+
+
+def _apart(parts: list[Span]) -> list[Span]:
+    """Remarks that stand beside each other end in a semicolon, all but the last."""
+    return [replace(span, text=f"{span.text};") for span in parts[:-1]] + parts[-1:]
 
 
 def _reward_remarks(group: Group, names: ShortNames) -> list[Span]:

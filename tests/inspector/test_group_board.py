@@ -175,6 +175,6 @@ def test_groups_that_the_sampler_will_drop_are_marked() -> None:
     plain = group_board(tq, 2, sampler_config(), global_steps=6)
     assert remark(plain, "bbbb") == "no signal: all equal" and "DAPO" not in plain.headline
     waiting = group_board(tq, 2, sampler_config("wait"), global_steps=6)
-    assert remark(waiting, "cccc") == "no signal: all equal stale: spans 3 weight versions, holds sampling back"
+    assert remark(waiting, "cccc") == "no signal: all equal; stale: spans 3 weight versions, holds sampling back"
     assert "stale" not in group_board(tq, 2, sampler_config()).text(300), "nobody said which step it is"
     assert_same_facts(view)
