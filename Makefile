@@ -13,7 +13,7 @@ BENCHES := $(filter-out bench/common.py bench/scripted.py bench/trl_%,$(sort $(w
 test bench gpu: export HF_HUB_OFFLINE := 1
 test bench gpu: export MPLBACKEND := Agg
 
-.PHONY: help run test lab lint format bench gpu clean distclean
+.PHONY: help run test lab lint format bench gallery gpu clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -44,6 +44,9 @@ format: $(VENV)/test.stamp  ## apply the style
 
 bench: $(VENV)/test.stamp  ## the measured numbers of the README
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script; done
+
+gallery: $(VENV)/test.stamp  ## docs/gallery.html: what every view looks like
+	$(BIN)/python docs/make_gallery.py
 
 gpu: $(VENV)/test.stamp  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu tests
