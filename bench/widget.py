@@ -89,9 +89,9 @@ class Churn:
         self._look, self._push = desk.look, outlet.push
         desk.look, outlet.push = self._timed_look, self._counted_push
 
-    def _timed_look(self, changed: bool) -> bool:
+    def _timed_look(self, changed: bool, **more: bool) -> bool:
         began = time.perf_counter()
-        goes_on = self._look(changed)
+        goes_on = self._look(changed, **more)
         if changed:
             self.looks.append(time.perf_counter() - began)
         return goes_on

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from kitlib.errors import KitError
-from kitlib.transfer_queue import Event
+from kitlib.transfer_queue import Event, LastWrite
 
 Events: TypeAlias = Any
 """An EventLog, a queue made by `watch`, a Recording, or a sequence of Event."""
+
+Signed: TypeAlias = "Event | LastWrite"
+"""What carries the names of who called, and the thread."""
 
 UNSIGNED = "unsigned"
 
@@ -34,17 +37,17 @@ def events_of(source: Events) -> list[Event]:
     )
 
 
-def stage_of(event: Event) -> str:
+def stage_of(event: Signed) -> str:
     """The stage that made the call, `unsigned` where nobody said."""
     return event.who.get("stage", UNSIGNED)
 
 
-def worker_of(event: Event) -> str:
+def worker_of(event: Signed) -> str:
     """The worker that made the call inside a stage, "" for the driver itself."""
     return event.who.get("worker", "")
 
 
-def signature(event: Event) -> str:
+def signature(event: Signed) -> str:
     """`compute_advantage`, `generate_sequences (agent-loop-0)`, or `unsigned (MainThread)`."""
     inside = worker_of(event) or ("" if "stage" in event.who else event.thread)
     return f"{stage_of(event)} ({inside})" if inside else stage_of(event)

@@ -35,6 +35,8 @@ def describe(feed: Feed, part: PartitionSnapshot | None, taken_at: float, key: s
     if part is None or key not in part:
         return [("gone", "the row is no longer in the queue")]
     facts = [("tags", describe_tags([part.tag_of(key)])), ("fields", f"{len(part.fields_of(key))} on this row")]
+    if (last := part.last_write(key)) is not None:
+        facts.append(("last put", f"to this row by {signature(last)}, {_ago(taken_at - last.at)}"))
     if not field:
         return _shown(facts)
     cell = part.cell(key, field)
@@ -52,11 +54,14 @@ def _written(feed: Feed, part: PartitionSnapshot, taken_at: float, key: str, fie
             if event.is_put and field in event.fields and event.started_at <= taken_at:
                 writes.append(event)
     if writes:
-        ago = seconds_text(max(0.0, taken_at - writes[-1].started_at))
         again = f"; {count(len(writes), 'write')} since the key was put" if len(writes) > 1 else ""
-        return f"by {signature(writes[-1])}, {ago} before this picture{again}"
+        return f"by {signature(writes[-1])}, {_ago(taken_at - writes[-1].started_at)}{again}"
     by = joined(writers(field), "or")
     return f"by {by} (the contract; watch(queue) records who it was)" if by else "not in the contract"
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds_text(max(0.0, seconds))} before this picture"
 
 
 def read_value(source: Any, partition_id: str, key: str, field: str, tokenizer: Any = None) -> Facts:

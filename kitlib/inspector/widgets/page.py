@@ -60,4 +60,5 @@ def _only(part: PartitionSnapshot, rows: list[int]) -> PartitionSnapshot:
     """The partition with only these rows; every field keeps its column."""
     at = np.array(rows, dtype=np.int64)
     keys, tags = tuple(part.keys[i] for i in rows), tuple(part.tags[i] for i in rows)
-    return replace(part, keys=keys, tags=tags, present=part.present[at], codes=part.codes[at], consumed={})
+    part = replace(part, keys=keys, tags=tags, present=part.present[at], codes=part.codes[at])
+    return replace(part, consumed={}, last_writes=())

@@ -163,6 +163,7 @@ def test_the_writer_by_contract_where_nobody_recorded() -> None:
     desk, browser = desk_of(board_queue({"a": [1.0]}))
     ask(desk, "detail", row="a_0_0", field="rm_scores", values=False)
     assert facts(browser)["written"].startswith("by generate_sequences or compute_reward_colocate (the contract")
+    assert facts(browser)["last put"].startswith("to this row by unsigned (MainThread), ")
 
 
 def test_a_view_that_missed_a_number_gets_everything() -> None:
