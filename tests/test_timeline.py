@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,6 +246,40 @@ def test_every_mode_leaves_a_time_line(overrides: dict[str, Any]) -> None:
     assert all(not log.listeners for log in recorder._logs)
 
 
+class Request:
+    """As much of one as a request log looks at."""
+
+    request_id, prompt_ids = "r", (1, 2, 3)
+
+
+def test_lent_servers_have_lanes_of_their_own() -> None:
+    class Server:
+        def __init__(self) -> None:
+            self.request_log = RequestLog("server-0")
+
+    class Pool:
+        def __init__(self, num_servers: int) -> None:
+            self.replicas = [Server() for _ in range(num_servers)]
+
+        def get_replicas(self) -> list[Server]:
+            return self.replicas
+
+    own, lent = Pool(2), Pool(1)
+    workers = SimpleNamespace(dp_size=1)
+    trainer: Any = SimpleNamespace(
+        parts=SimpleNamespace(llm_server_manager=own),
+        hybrid=SimpleNamespace(servers=lent),
+        trainer_mode="separate_async",
+        actor_rollout_wg=workers,
+    )
+    recorder = TimelineRecorder()
+    recorder.watch(trainer)
+    for server in (*own.replicas, *lent.replicas):
+        server.request_log.begin([Request()])  # type: ignore[list-item]
+    assert recorder.timeline().lanes == ("server-0", "server-1", "hybrid-0")
+    assert recorder.timeline().servers == ("server-0", "server-1", "hybrid-0")
+
+
 def test_a_run_folder_gets_the_picture_and_the_trace(tmp_path: Path) -> None:
     recorder = TimelineRecorder()
     assert write_timeline(recorder, tmp_path) is None
@@ -270,9 +305,6 @@ def test_a_request_that_still_runs_is_drawn_up_to_now() -> None:
 
 
 def test_a_server_says_when_a_request_begins_and_how_it_ends() -> None:
-    class Request:
-        request_id, prompt_ids = "r", [1, 2, 3]
-
     log, heard = RequestLog("server-7"), []
     one, other, early = Request(), Request(), Request()
     log.begin([early])  # type: ignore[list-item]  # nobody listens yet

@@ -67,11 +67,7 @@ class TimelineRecorder(Observer):
         assert trainer.parts is not None, "call trainer.init() first"
         self.title = trainer.trainer_mode
         self._num_ranks = trainer.actor_rollout_wg.dp_size
-        self._logs = [
-            replica.request_log
-            for replica in trainer.parts.llm_server_manager.get_replicas()
-            if hasattr(replica, "request_log")
-        ]
+        self._logs = _request_logs(trainer)
         for log in self._logs:
             log.listeners.append(self.on_request)
 
@@ -96,6 +92,22 @@ class TimelineRecorder(Observer):
             self._running[id(record)] = record
         elif self._running.pop(id(record), None) is not None:
             self._spans.append(_request_span(record, record.started + record.seconds))
+
+
+def _request_logs(trainer: PPOTrainer) -> list[RequestLog]:
+    """Those of the servers, and of the servers that separate_async lends out; each named after its lane."""
+    assert trainer.parts is not None
+    pools = {"server": trainer.parts.llm_server_manager}
+    hybrid = getattr(trainer, "hybrid", None)
+    if hybrid is not None:
+        pools["hybrid"] = hybrid.servers
+    logs = []
+    for name, pool in pools.items():
+        for rank, replica in enumerate(pool.get_replicas()):
+            if hasattr(replica, "request_log"):
+                replica.request_log.server = f"{name}-{rank}"
+                logs.append(replica.request_log)
+    return logs
 
 
 def _stage_span(record: StageRecord, lane: str) -> Span:
