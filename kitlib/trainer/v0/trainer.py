@@ -125,8 +125,10 @@ class PPOTrainerV0(Reporting):
             self.global_steps += 1
         return val_metrics
 
-    def begin_step(self) -> None:
-        """Start the clock and the metrics of a step."""
+    def begin_step(self, global_steps: int | None = None) -> None:
+        """Start the clock and the metrics of a step; `global_steps` sets its number (the first step is 1)."""
+        if global_steps is not None:
+            self.global_steps = global_steps
         self.metrics, self.timing_raw = {}, {}
         self.epoch = (self.global_steps - 1) // self.steps_per_epoch
         self._step_began = time.perf_counter()

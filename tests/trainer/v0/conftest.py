@@ -20,8 +20,7 @@ def start_v0() -> Iterator[Callable[..., PPOTrainerV0]]:
     def build(**overrides: Any) -> PPOTrainerV0:
         runners.append(TaskRunner())
         trainer = runners[-1].start_v0(small_config(trainer__use_v1=False, **overrides))
-        trainer.global_steps = 1
-        trainer.begin_step()
+        trainer.begin_step(1)
         return trainer
 
     yield build
