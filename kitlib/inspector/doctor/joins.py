@@ -52,8 +52,9 @@ def orphan_rows(s: Situation, scene: Scene) -> list[Row]:
         if row.num_fields and row.key not in held and row.session_id is not None
         if row.uid not in scene.markers and row.sampler_uid not in scene.markers and "_" not in row.uid
     ]
-    # A trained mini-batch of this step stays in the queue until the step ends: its rows have advantages.
-    trained = set(keys_of(scene.having(loose, "advantages"))) if s.choices.mode == "separate_async" else set()
+    # A trained batch stays in the queue until its step ends, while validation runs too: its rows have advantages.
+    stays = s.choices.mode == "separate_async" or s.stage == "validate"
+    trained = set(keys_of(scene.having(loose, "advantages"))) if stays else set()
     return [row for row in loose if row.key not in trained]
 
 
