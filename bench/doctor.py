@@ -72,7 +72,8 @@ def timing(num_prompts: int, n: int) -> None:
         found = examine(Situation(snapshot, stage=stage, choices=Choices(config), global_steps=2))
         seconds = time.process_time() - began
         print(
-            f"{num_keys:,} keys before {stage}: {len(RULES)} rules in {seconds:.2f} s of one CPU, {len(found.findings)} findings"
+            f"{num_keys:,} keys before {stage}: {len(RULES)} rules in {seconds:.2f} s of one CPU, "
+            f"{len(found.findings)} findings"
         )
 
 
