@@ -1,6 +1,6 @@
 """Does it learn? The shipped demo for three seeds: held-out accuracy, greedy and sampled, before and after.
 
-    python bench/learning.py [--task mult_tool] [--steps 100] [--seeds 0 1 2] [key=value ...]
+python bench/learning.py [--task mult_tool] [--steps 100] [--seeds 0 1 2] [key=value ...]
 """
 
 from __future__ import annotations
