@@ -22,10 +22,10 @@ import numpy as np
 import yaml
 
 from kitlib.contract.switches import CRITIC, REFERENCE
+from kitlib.inspector.doctor.advantages import group_advantages
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.diagnose import doctor, look_at
 from kitlib.inspector.doctor.finding import few, verb
-from kitlib.inspector.doctor.rewards import group_advantages
 from kitlib.inspector.doctor.root_cause import root_cause
 from kitlib.inspector.doctor.rules import RULES
 from kitlib.inspector.doctor.run_check import Answer, RunCheck

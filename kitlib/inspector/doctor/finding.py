@@ -1,7 +1,7 @@
 """`Finding`: one thing that is wrong (or good to know) about a queue, with its keys and the way out.
 
-verl 0.9.1 has no counterpart. A kind is a stable word: tests, scripts and the course refer to it, the sentences may
-change. `docs/doctor` and `kitlib doctor --kinds` list them.
+verl 0.9.1 has no counterpart. A kind is a stable word: tests, scripts and the course refer to it, while the sentences
+may change. The rules (kitlib.inspector.doctor.rules) list them.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def standing(s: Situation) -> Iterator[Situation]:
         yield replace(s, stage=_stage_of(train, batch, s), batch=Handle(keys, "train"), is_guessed=True)
     if train is not None and (train.markers or not batch):
         yield replace(s, stage="sample", held=frozenset(keys_of(batch)), is_guessed=True)
-    if (val := s.scenes.get("val")) is not None and val.partition.keys:
-        yield replace(s, stage="validate", is_guessed=True)
+    if (val := s.scenes.get("val")) is not None and val.markers:
+        yield replace(s, stage="validate", held=frozenset(keys_of(batch)), is_guessed=True)
 
 
 def _running_batch(scene: Scene) -> list[Row]:

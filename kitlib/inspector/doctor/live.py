@@ -7,8 +7,8 @@ reports what both looks show. Nothing is written, cleared or closed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection
+from collections.abc import Iterable
+from time import sleep
 from typing import Any
 
 from kitlib.inspector.doctor.diagnose import doctor
@@ -17,6 +17,7 @@ from kitlib.inspector.doctor.finding import Finding
 from kitlib.inspector.doctor.report import Report
 
 PAUSE = 3.0  # seconds between the two looks
+PATIENCE = 15.0  # seconds after which a prompt without a new row is worth a warning
 
 
 def attached(address: str = "auto", values: bool = True) -> Any:
@@ -33,9 +34,14 @@ def attached(address: str = "auto", values: bool = True) -> Any:
 def look_twice(queue: Any, pause: float = PAUSE, **arguments: Any) -> Report:
     """Two looks, and of their findings those that both show. arguments: those of `doctor`."""
     first = doctor(queue, **arguments)
-    time.sleep(pause)
+    sleep(pause)
     second = doctor(queue, **arguments)
-    steady = tuple(kept for one in second if (kept := _seen_before(one, first.findings)) is not None)
+    steady = tuple(one for one in second if _seen_before(one, first.findings))
+    if any(_may_be_slow(one) for one in steady):
+        sleep(PATIENCE)
+        third = doctor(queue, **arguments)
+        moved = third.num_keys != second.num_keys
+        steady = tuple(one for one in steady if not _may_be_slow(one) or (not moved and _seen_before(one, third)))
     found = second.examination
     examination = Examination(
         steady, found.failures, found.checked, found.skipped, first.examination.seconds + found.seconds
@@ -43,8 +49,13 @@ def look_twice(queue: Any, pause: float = PAUSE, **arguments: Any) -> Report:
     return Report(examination, second.stages, second.is_guessed, second.num_keys, second.target, second.config)
 
 
-def _seen_before(finding: Finding, earlier: Collection[Finding]) -> Finding | None:
-    """The finding if an earlier look has one of its kind about one of its keys."""
-    alike = [one for one in earlier if (one.kind, one.partition) == (finding.kind, finding.partition)]
+def _may_be_slow(finding: Finding) -> bool:
+    """A prompt that waits for sessions: generation may take its time."""
+    return finding.kind == "stuck_prompt" and finding.severity == "warning"
+
+
+def _seen_before(finding: Finding, other: Iterable[Finding]) -> bool:
+    """True if another look has a finding of this kind about one of its keys."""
+    alike = [one for one in other if (one.kind, one.partition) == (finding.kind, finding.partition)]
     keys = {key for one in alike for key in one.keys}
-    return finding if alike and (not finding.keys or keys & set(finding.keys)) else None
+    return bool(alike) and (not finding.keys or bool(keys & set(finding.keys)))

@@ -6,18 +6,19 @@ moves its siblings; a group whose rewards are all equal teaches nothing; DAPO's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from kitlib.inspector.doctor.advantages import group_advantages
 from kitlib.inspector.doctor.choices import LAST_OUTPUT_ESTIMATORS
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
-from kitlib.inspector.doctor.scene import Row, grouped, keys_of, last_outputs, sessions_of
+from kitlib.inspector.doctor.scene import Row, grouped, keys_of, last_outputs
 from kitlib.inspector.doctor.situation import Situation
+from kitlib.inspector.doctor.values import is_array
 
 JUDGING = ("compute_advantage", "update_critic", "update_actor")
-EPSILON = 1e-6  # verl's epsilon in (reward - mean) / (std + epsilon)
 
 
 def nan_rewards(s: Situation) -> Iterator[Finding]:
@@ -182,14 +183,6 @@ def shaped_reward_filter(s: Situation) -> Iterator[Finding]:
         )
 
 
-def group_advantages(rewards: Sequence[float], normalise: bool = True) -> list[float]:
-    """What GRPO makes of the rewards of one group, one number a session. verl: compute_grpo_outcome_advantage."""
-    if len(rewards) == 1:
-        return list(rewards)
-    spread = float(np.std(rewards, ddof=1)) + EPSILON if normalise else 1.0
-    return [(reward - float(np.mean(rewards))) / spread for reward in rewards]
-
-
 def _refill(s: Situation, num_flat: int) -> int:
     """Prompts that are fetched for evicted groups: one each, in sync mode two each as far as the bound allows."""
     if s.choices.is_async:
@@ -205,7 +198,7 @@ def _rewards_of_groups(s: Situation) -> dict[str, list[float]]:
     out = {}
     for uid, rows in groups.items():
         counted = last_outputs(rows) if s.choices.estimator in LAST_OUTPUT_ESTIMATORS else rows
-        out[uid] = [float(np.sum(scores[row.key])) for row in counted if _is_array(scores.get(row.key))]
+        out[uid] = [float(np.sum(scores[row.key])) for row in counted if is_array(scores.get(row.key))]
     return out
 
 
@@ -224,7 +217,7 @@ def _metric_of_groups(s: Situation, metric: str) -> dict[str, list[float]]:
 
 def _metric(value: Any, metric: str) -> float | None:
     if metric == "reward":
-        return float(np.sum(value)) if _is_array(value) else None
+        return float(np.sum(value)) if is_array(value) else None
     info = value.get("reward_extra_info") if isinstance(value, dict) else None
     number = info.get(metric) if isinstance(info, dict) else None
     return float(number) if isinstance(number, int | float) else None
@@ -235,7 +228,7 @@ def _sibling(s: Situation, row: Row, scores: dict[str, Any]) -> tuple[str, float
     if s.choices.estimator != "grpo":
         return None
     rows = last_outputs([other for other in s.readable_rows if other.uid == row.uid])
-    if len(rows) < 2 or any(not _is_array(scores.get(other.key)) for other in rows):
+    if len(rows) < 2 or any(not is_array(scores.get(other.key)) for other in rows):
         return None
     rewards = [float(np.sum(scores[other.key])) for other in rows]
     made = group_advantages(rewards, bool(s.choices["algorithm.norm_adv_by_std_in_grpo"]))
@@ -244,67 +237,11 @@ def _sibling(s: Situation, row: Row, scores: dict[str, Any]) -> tuple[str, float
 
 
 def _finite(value: Any) -> bool:
-    return not _is_array(value) or bool(np.all(np.isfinite(value)))
+    return not is_array(value) or bool(np.all(np.isfinite(value)))
 
 
 def _on_masked(scores: Any, mask: Any) -> bool:
-    if not _is_array(scores) or not _is_array(mask) or np.shape(scores) != np.shape(mask):
+    if not is_array(scores) or not is_array(mask) or np.shape(scores) != np.shape(mask):
         return False
     with np.errstate(invalid="ignore"):
         return bool(np.any((scores != 0) & (mask == 0)))
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype != object
-
-
-def mispaired_advantages(s: Situation) -> Iterator[Finding]:
-    """mispaired_advantages (reads rm_scores, response_mask, advantages): the right numbers on the wrong rows."""
-    if s.choices.estimator != "grpo" or s.choices["algorithm.use_kl_in_reward"] or s.batch is None:
-        return
-    rows = s.readable_rows
-    found = {key: _scalar(value) for key, value in s.read("advantages", rows).items()}
-    stored = {key: value for key, value in found.items() if value is not None}
-    expected = _expected_advantages(s, rows)
-    masks = s.read("response_mask", rows)
-    known = [row for row in rows if row.key in stored and row.key in expected and np.any(masks.get(row.key, 0))]
-    wrong = [row for row in known if not np.isclose(stored[row.key], expected[row.key], atol=2e-3)]
-    have, want = (sorted(table[row.key] for row in wrong) for table in (stored, expected))
-    if not wrong or not np.allclose(have, want, atol=2e-3):
-        return
-    first = wrong[0]
-    yield Finding(
-        "mispaired_advantages",
-        "error",
-        f"The advantages of {few(keys_of(wrong))} are those of other rows: {first.key} has {stored[first.key]:.3g}, "
-        f"and its rewards make {expected[first.key]:.3g}. They were put back in another order than they were read.",
-        "Put advantages with the keys of the very batch they were computed for, and compute them again.",
-        s.partition_id,
-        keys_of(wrong),
-        ("advantages",),
-        {"rows": len(wrong), "of": len(known)},
-        view="group_board",
-    )
-
-
-def _expected_advantages(s: Situation, rows: Sequence[Row]) -> dict[str, float]:
-    """{key: what GRPO gives the row}: the scalar of its session's last output."""
-    scores = s.read("rm_scores", rows)
-    normalise = bool(s.choices["algorithm.norm_adv_by_std_in_grpo"])
-    out: dict[str, float] = {}
-    for members in grouped(rows).values():
-        sessions = list(sessions_of(members).values())
-        if any(not _is_array(scores.get(outputs[-1].key)) for outputs in sessions):
-            continue
-        made = group_advantages([float(np.sum(scores[outputs[-1].key])) for outputs in sessions], normalise)
-        for outputs, advantage in zip(sessions, made, strict=True):
-            out |= dict.fromkeys(keys_of(outputs), advantage)
-    return out
-
-
-def _scalar(value: Any) -> float | None:
-    """The advantage of a row: its first value that is not 0 (masked tokens have 0)."""
-    if not _is_array(value) or not np.size(value):
-        return None
-    found = value[value != 0]
-    return float(found[0]) if found.size else 0.0

@@ -15,6 +15,7 @@ from functools import cached_property
 from types import ModuleType
 
 from kitlib.inspector.doctor import (
+    advantages,
     changes,
     dicts,
     eviction,
@@ -79,9 +80,9 @@ RULES: tuple[Rule, ...] = (
     *_family(
         "groups",
         rewards,
-        values="nan_rewards reward_on_masked_token no_valid_token zero_std_groups shaped_reward_filter "
-        "mispaired_advantages",
+        values="nan_rewards reward_on_masked_token no_valid_token zero_std_groups shaped_reward_filter",
     ),
+    *_family("groups", advantages, values="mispaired_advantages"),
     *_family(
         "padding",
         padding,

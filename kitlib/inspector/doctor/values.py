@@ -76,6 +76,11 @@ def cell_of(value: Any) -> Cell:
     return Cell(type(value).__name__, (), "object", sys.getsizeof(value))
 
 
+def is_array(value: Any) -> bool:
+    """True for a row that was a tensor."""
+    return isinstance(value, np.ndarray) and value.dtype != object
+
+
 def plain(value: Any) -> Any:
     """A tensor as a numpy array (bfloat16 as float32); anything else as it is."""
     if not isinstance(value, torch.Tensor):
