@@ -76,7 +76,7 @@ def row(name: str) -> str:
 def sources() -> str:
     """For every field that an estimator may need: the stage that writes it, and when."""
     before = [STAGES[name] for name in list(STAGES)[: list(STAGES).index("compute_advantage")]]
-    wanted = [field for name in ADV_ESTIMATOR_REGISTRY for field in estimator_fields(name) if field in FIELDS]
+    wanted = [field for name in built_in() for field in estimator_fields(name) if field in FIELDS]
     lines = ["| field | shape | written by | when |", "|---|---|---|---|"]
     for field in dict.fromkeys([*wanted, "extra_fields"]):
         writers = [(stage, need) for stage in before for need in stage.writes if need.field == field and need.required]
@@ -94,12 +94,16 @@ def _when_weighted() -> str:
     return next(n.when.text for n in STAGES["compute_advantage"].writes if n.field == "rollout_is_weights")
 
 
+def built_in() -> list[str]:
+    """The estimators of kitlib itself, by name: readers add theirs to the same registry, in any order."""
+    return sorted(n for n, function in ADV_ESTIMATOR_REGISTRY.items() if function.__module__.startswith("kitlib."))
+
+
 def page() -> str:
     """The whole page."""
-    built_in = [name for name, function in ADV_ESTIMATOR_REGISTRY.items() if function.__module__.startswith("kitlib.")]
-    return HEAD + "\n".join(row(name) for name in built_in) + "\n" + TAIL + sources()
+    return HEAD + "\n".join(row(name) for name in built_in()) + "\n" + TAIL + sources()
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"{PAGE}: {len(ADV_ESTIMATOR_REGISTRY)} estimators")
+    print(f"{PAGE}: {len(built_in())} estimators")
