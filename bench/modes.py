@@ -3,7 +3,8 @@
     python bench/modes.py [--all | --real] [--steps 10] [--repeats 1] [--only v0 sync] [--trace FOLDER]
 
 Scripted (default): generation and training take times that bench/scripted.py injects, with a long tail of response
-lengths; --all: in three shares. --real: the shipped task sum_tool on its tiny model, where the machine decides.
+lengths; --all: in three shares. --real: the shipped task sum_tool on its tiny model, which decides nothing about larger
+ones: there Python, which runs one thread at a time, is what generation and training share.
 
     bound      (t_gen + t_train) / max(t_gen, t_train), with the times of V0: V0 does one after the other, and nobody is
                done before the slower of the two
