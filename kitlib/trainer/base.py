@@ -33,7 +33,7 @@ from kitlib.algos import get_kl_controller
 from kitlib.config import Config
 from kitlib.contract import StageRecord, stage
 from kitlib.replay_buffer import FILTERED_REWARD_COUNTS, ReplayBuffer
-from kitlib.rollout import LLMServerClient
+from kitlib.rollout import FullyAsyncLLMServerClient, LLMServerClient
 from kitlib.trainer.aggregate import aggregate
 from kitlib.trainer.checkpoint import checkpoint_root
 from kitlib.trainer.checkpointing import Checkpointing
@@ -59,6 +59,7 @@ class PPOTrainer(Checkpointing):
 
     trainer_mode = "base"
     replay_buffer_class: type[ReplayBuffer] = ReplayBuffer
+    partial_rollout = False  # aborted requests go on after a weight sync
 
     def __init__(
         self,
@@ -112,9 +113,13 @@ class PPOTrainer(Checkpointing):
         self.replay_buffer = build_replay_buffer(self)
 
     def get_llm_client(self) -> LLMServerClient:
-        """The client that the agent loop shall use."""
+        """The client that the agent loop shall use; with partial rollout, one that resumes what was aborted."""
         assert self.parts is not None, "call init() first"
-        return self.parts.llm_server_manager.get_client()
+        manager = self.parts.llm_server_manager
+        if not self.partial_rollout:
+            return manager.get_client()
+        response_length = self.config.actor_rollout_ref.rollout.response_length
+        return manager.get_client(FullyAsyncLLMServerClient, response_length=response_length)
 
     def close(self) -> None:
         """End every thread and process group this trainer has started; safe to call twice."""

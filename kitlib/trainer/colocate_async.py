@@ -10,7 +10,6 @@ does not wait for the rest: unfinished requests are aborted while the trainer co
 from __future__ import annotations
 
 from kitlib.replay_buffer import ReplayBufferAsync
-from kitlib.rollout import FullyAsyncLLMServerClient, LLMServerClient
 from kitlib.trainer.base import PPOTrainer
 from kitlib.trainer.registry import register_trainer
 
@@ -21,12 +20,7 @@ class PPOTrainerColocateAsync(PPOTrainer):
 
     trainer_mode = "colocate_async"
     replay_buffer_class = ReplayBufferAsync
-
-    def get_llm_client(self) -> LLMServerClient:
-        assert self.parts is not None, "call init() first"
-        return self.parts.llm_server_manager.get_client(
-            FullyAsyncLLMServerClient, response_length=self.config.actor_rollout_ref.rollout.response_length
-        )
+    partial_rollout = True
 
     def on_init_end(self) -> None:
         self.update_weights()

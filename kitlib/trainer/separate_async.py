@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 
 from kitlib.replay_buffer import ReplayBufferAsync
-from kitlib.rollout import CheckpointEngineManager, FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
+from kitlib.rollout import CheckpointEngineManager, LLMServerManager
 from kitlib.trainer.base import PPOTrainer
 from kitlib.trainer.errors import TrainerError
 from kitlib.trainer.hybrid import HybridRollout, SwitchPolicy
@@ -36,6 +36,7 @@ class PPOTrainerSeparateAsync(PPOTrainer):
 
     trainer_mode = "separate_async"
     replay_buffer_class = ReplayBufferAsync
+    partial_rollout = True
 
     hybrid: HybridRollout | None = None
 
@@ -48,12 +49,6 @@ class PPOTrainerSeparateAsync(PPOTrainer):
             self.hybrid.close()
             self.hybrid = None
         super().close()
-
-    def get_llm_client(self) -> LLMServerClient:
-        assert self.parts is not None, "call init() first"
-        return self.parts.llm_server_manager.get_client(
-            FullyAsyncLLMServerClient, response_length=self.config.actor_rollout_ref.rollout.response_length
-        )
 
     def on_init_end(self) -> None:
         if self.config.trainer.v1.separate_async.hybrid_rollout.enable_switch:

@@ -12,7 +12,7 @@ import torch
 from kitlib.agent_loop import AgentLoopManagerTQ
 from kitlib.config import Config
 from kitlib.models import load_causal_lm, load_tokenizer
-from kitlib.paths import DataNotFoundError, data_path
+from kitlib.paths import data_path
 from kitlib.reward import RewardLoopWorker
 from kitlib.rollout import LLMServerManager
 from kitlib.transfer_queue import TransferQueue
@@ -23,10 +23,7 @@ QUESTIONS = {"12*59=?": "708", "34*21=?": "714", "99*99=?": "9801", "10*10=?": "
 
 @pytest.fixture(scope="module")
 def model_path() -> str:
-    try:
-        return str(data_path("models/mult_tool"))
-    except DataNotFoundError as error:
-        pytest.skip(str(error))
+    return str(data_path("models/mult_tool"))
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def standing(s: Situation) -> Iterator[Situation]:
 
 def _running_batch(scene: Scene) -> list[Row]:
     """Rows of whole groups without a marker."""
-    loose = {uid: rows for uid, rows in scene.rows_of.items() if uid not in scene.markers and "_" not in uid}
+    known = {*scene.markers, *scene.ghosts}  # rows of a ghost were written after their step had been cleared
+    loose = {uid: rows for uid, rows in scene.rows_of.items() if uid not in known and "_" not in uid}
     sizes = [len(sessions_of(rows)) for rows in scene.rows_of.values()]
     usual = max(sizes, key=sizes.count, default=0)
     whole = {uid for uid, rows in loose.items() if len(sessions_of(rows)) >= usual}

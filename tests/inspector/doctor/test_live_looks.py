@@ -69,3 +69,15 @@ def test_a_batch_that_is_trained_beside_the_next_prompts(monkeypatch: pytest.Mon
     assert not looked_at(raw, lambda tq, pause: None, monkeypatch)
     del rows_of(raw)[2]["fields"]["rm_scores"]
     assert looked_at(raw, lambda tq, pause: None, monkeypatch) == {"field_missing"}
+
+
+def test_the_row_of_a_ghost_is_no_short_group_of_the_running_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step cleared them, then a late session wrote one row and the status again."""
+    raw, late = state("advantage", 3, 4, seed=1), state("advantage", 1, 4, seed=9)
+    row = rows_of(late)[0]
+    uid = row["key"].split("_")[0]
+    ghost = {"key": uid, "tag": {"status": "finished"}, "fields": {}, "how": "late_tag"}
+    raw["partitions"]["train"] += [row, ghost]
+    kinds = looked_at(raw, lambda tq, pause: None, monkeypatch)
+    assert "ghost_key" in kinds
+    assert "short_group" not in kinds
