@@ -4,8 +4,11 @@ they turn red when the library no longer does what they teach.
 
 from __future__ import annotations
 
+import inspect
 import os
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -42,53 +45,31 @@ def test_solved_twice_in_one_kernel_from_elsewhere(name: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir()), "a notebook leaves no file behind"
 
 
-# What the library would have to do wrong, and which notebook must notice.
-MUTATIONS = {
-    "a get delivers fields that some rows lack": (
-        "01_open_the_queue",
-        """
-        import numpy as np
-        from kitlib.transfer_queue.controller import Controller
-        Controller.ready_fields = lambda self, indexes: sorted(
-            name for name, column in self.columns.items() if np.any(self.codes[indexes, column] > 0)
-        )
-        """,
-    ),
-    "a tag put replaces the tag": (
-        "01_open_the_queue",
-        """
-        from kitlib.transfer_queue.controller import Controller
-        Controller.merge_tags = lambda self, partition_id, keys, tags: self.partitions[partition_id].tags.update(
-            zip(keys, map(dict, tags))
-        )
-        """,
-    ),
-    "every advantage is zero": (
-        "00_run_one_step",
-        """
-        from kitlib.trainer import stages
-        original = stages.compute_advantage_for_multi_trajectories
-        stages.compute_advantage_for_multi_trajectories = lambda *a, **k: tuple(0 * x for x in original(*a, **k))
-        """,
-    ),
-    "the server keeps its first weights": (
-        "00_run_one_step",
-        """
-        from kitlib.rollout import CheckpointEngineManager
-        CheckpointEngineManager.update_weights = lambda self, global_steps=None: None
-        """,
-    ),
-}
+def mutations_of(name: str) -> list[FunctionType]:
+    """The mutations of a notebook, in the order of their module; see tests/notebooks/mutations."""
+    module = import_module(f"tests.notebooks.mutations.m{name[:2]}")
+    return [thing for word, thing in vars(module).items() if isinstance(thing, FunctionType) and word[0] != "_"]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_red_when_its_lesson_is_false(mutation: str, tmp_path: Path) -> None:
-    name, code = MUTATIONS[mutation]
+MUTATIONS = [
+    pytest.param(name, mutation, id=f"{name[:2]}-{mutation.__name__}")
+    for name in NAMES
+    for mutation in mutations_of(name)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_least_two_mutations(name: str) -> None:
+    assert len(mutations_of(name)) >= 2
+
+
+@pytest.mark.parametrize(("name", "mutation"), MUTATIONS)
+def test_red_when_its_lesson_is_false(name: str, mutation: FunctionType, tmp_path: Path) -> None:
     notebook = read(BY_NAME[name])
-    lines = [line[8:] for line in code.strip("\n").splitlines()]
-    notebook.cells.insert(0, new_code_cell("\n".join(lines)))
-    with pytest.raises(CellExecutionError):
+    notebook.cells.insert(0, new_code_cell(f"{inspect.getsource(mutation)}\n{mutation.__name__}()"))
+    with pytest.raises(CellExecutionError) as failure:
         run(notebook, tmp_path)
+    assert "def " + mutation.__name__ not in str(failure.value), "the mutation itself has failed"
 
 
 def is_code(cell: Any) -> bool:
