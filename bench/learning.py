@@ -1,6 +1,6 @@
 """Does it learn, and in every mode as well? The shipped demo for three seeds: held-out accuracy, greedy and sampled.
 
-python bench/learning.py [key=value ...] [--task mult_tool] [--steps 100] [--seeds 0 1 2] [--modes sync colocate_async ..]
+python bench/learning.py [key=value ...] [--task mult_tool] [--steps 100] [--seeds 0 1 2] [--modes sync ..]
 
 One step of every mode trains the same number of groups; separate_async syncs the weights after every update.
 """
