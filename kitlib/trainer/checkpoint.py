@@ -46,6 +46,7 @@ class Manifest:
     num_prompts: int  # rows of the training set that data.pt points into
     rollout: list[Any] = field(default_factory=list)  # see LLMServerManager.state_dict
     kl_coef: float | None = None  # of the penalty in the reward, which an adaptive controller moves
+    mode: dict[str, Any] = field(default_factory=dict)  # see Checkpointing.mode_state
     files: dict[str, int] = field(default_factory=dict)  # path in the folder -> bytes
     schema: str = SCHEMA
     version: int = VERSION

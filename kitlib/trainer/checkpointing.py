@@ -57,6 +57,11 @@ class Checkpointing(Validating):
     parts: Parts | None
     checkpoint_root: Path | None
     resumed_from: Path | None
+    restored_mode_state: dict[str, Any] | None = None
+
+    def mode_state(self) -> dict[str, Any]:
+        """What the trainer of a mode has to remember over a restart, as JSON can hold it."""
+        return {}
 
     def checkpointed_workers(self) -> dict[str, LocalWorkerGroup | CriticWorkerGroup]:
         """Workers with a state, by their folder in the checkpoint."""
@@ -85,6 +90,7 @@ class Checkpointing(Validating):
             num_prompts=len(self.train_dataloader.dataset),
             rollout=self.parts.llm_server_manager.state_dict(),
             kl_coef=self.kl_ctrl_in_reward.value,
+            mode=self.mode_state(),
         )
         folder = publish(draft, manifest)
         remove_old(self.checkpoint_root, self.global_steps, self.config.trainer.max_actor_ckpt_to_keep)
@@ -113,6 +119,8 @@ class Checkpointing(Validating):
         self.parts.llm_server_manager.load_state_dict(manifest.rollout)
         if self.config.algorithm.kl_ctrl.type == "adaptive" and manifest.kl_coef is not None:
             self.kl_ctrl_in_reward.value = manifest.kl_coef
+        if manifest.trainer_mode == self.trainer_mode:
+            self.restored_mode_state = manifest.mode
         self.global_steps = manifest.global_steps
         rewind_logs(self.config, self.run_dir, self.global_steps)
         return folder

@@ -11,6 +11,7 @@ and lends the devices if the benefit is larger, or if it does not know one of th
 time it rises by `step_up`, after as many without it falls by `step_down`, between one mini-batch and the whole batch.
 
 Differs from verl: the extra servers exist only with enable_switch (verl also serves validation and warm-up with them).
+A checkpoint keeps the threshold; verl's starts anew.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kitlib.rollout import CheckpointEngineManager, GlobalRequestLoadBalancer, LLMServerManager
+
+_STATE = ("ratio", "idle_steps", "calm_steps")
 
 
 class SwitchPolicy:
@@ -49,6 +52,14 @@ class SwitchPolicy:
     def threshold(self) -> int:
         """Groups that must be sampleable before the devices go back to training."""
         return min(max(round(self.ratio * self.train_batch_size), self.mini_batch_size), self.train_batch_size)
+
+    def state_dict(self) -> dict[str, float]:
+        """Where the threshold stands. Seconds are not in it: a resumed run measures its own machine."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        for name in _STATE:
+            setattr(self, name, state[name])
 
     def note_wait(self, seconds: float, num_prompts: int) -> None:
         """A step waited so long for so many prompts that were not there when it asked."""

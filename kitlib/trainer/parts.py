@@ -154,10 +154,17 @@ def _device_of_its_own(config: Config) -> torch.device:
 def build_replay_buffer(trainer: PPOTrainer) -> ReplayBuffer:
     """The sampler of the mode, or the class that `trainer.v1.sampler.custom_sampler` names (a ReplayBuffer subclass).
 
-    A custom sampler gets the first six arguments of ReplayBuffer and `refill_fn`, and owns its filtering.
+    A custom sampler gets the first six arguments of ReplayBuffer and `refill_fn`, as in verl, and owns its filtering.
+    Like the others it ends a wait when a background task has died, and knows which prompts have a running task.
     """
+    buffer, ledger = _make_replay_buffer(trainer), trainer.agent_loop_manager.ledger
+    buffer.raise_if_failed = ledger.raise_if_failed
+    buffer.live_uids = lambda: {record.uid for record in ledger.running()}
+    return buffer
+
+
+def _make_replay_buffer(trainer: PPOTrainer) -> ReplayBuffer:
     config, sampler = trainer.config, trainer.config.trainer.v1.sampler
-    ledger = trainer.agent_loop_manager.ledger
     common = {
         "trainer_mode": trainer.trainer_mode,
         "trainer_config": config.select(f"trainer.v1.{trainer.trainer_mode}", None),
@@ -178,6 +185,4 @@ def build_replay_buffer(trainer: PPOTrainer) -> ReplayBuffer:
         gen_batch_size=config.data.gen_batch_size or config.data.train_batch_size,
         max_inflight_gen_batches=filter_groups.max_inflight_gen_batches,
         sync_refill_failed_groups=sampler.sync_refill_failed_groups,
-        raise_if_failed=ledger.raise_if_failed,
-        live_uids=lambda: {record.uid for record in ledger.running()},
     )

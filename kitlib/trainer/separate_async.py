@@ -17,6 +17,7 @@ little to train on (hybrid.py).
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from kitlib.replay_buffer import ReplayBufferAsync
 from kitlib.rollout import CheckpointEngineManager, LLMServerManager
@@ -53,7 +54,12 @@ class PPOTrainerSeparateAsync(PPOTrainer):
     def on_init_end(self) -> None:
         if self.config.trainer.v1.separate_async.hybrid_rollout.enable_switch:
             self.hybrid = self._build_hybrid()
+            if self.restored_mode_state:
+                self.hybrid.policy.load_state_dict(self.restored_mode_state)
         self.update_weights()
+
+    def mode_state(self) -> dict[str, Any]:
+        return {} if self.hybrid is None else self.hybrid.policy.state_dict()
 
     def on_train_begin(self) -> None:
         self.add_warmup_batches(self.config.trainer.v1.separate_async.num_warmup_batches)

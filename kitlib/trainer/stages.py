@@ -97,9 +97,13 @@ class PPOStages(Scoring, Advantage):
 
     @stage("update_actor")
     def update_actor(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Mini-batches of the clipped policy loss. Writes nothing to the queue; metrics actor/*."""
-        actor = self.config.actor_rollout_ref.actor
-        self._tell_update(batch, actor, calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff != 0))
+        """Mini-batches of the clipped policy loss; metrics actor/*.
+
+        Writes nothing to the queue, or with `kitlib.record_update` what the update did to each token.
+        """
+        actor, record = self.config.actor_rollout_ref.actor, self.config.kitlib.record_update
+        with_entropy = bool(actor.calculate_entropy or actor.entropy_coeff != 0)
+        self._tell_update(batch, actor, calculate_entropy=with_entropy, record_update=record)
         self.metrics.update(self.actor_rollout_wg.update_actor(batch))
         return batch
 

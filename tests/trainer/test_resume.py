@@ -95,6 +95,18 @@ def test_an_adaptive_kl_coefficient_goes_on(tmp_path: Path) -> None:
     assert values[1] != values[0]
 
 
+def test_the_threshold_of_lent_devices_goes_on(tmp_path: Path) -> None:
+    lending = {"enable_switch": True, "switch_threshold_release_steps": 1, "switch_threshold_ratio": 1.0}
+    hybrid = {f"trainer__v1__separate_async__hybrid_rollout__{key}": value for key, value in lending.items()}
+    states = []
+    for last_step in (2, 3):
+        config = tiny_config("separate_async", trainer__total_training_steps=last_step, **hybrid)
+        run(tmp_path, config, lambda trainer: states.append(trainer.mode_state()))
+    assert states[0] == {"ratio": 1.0, "idle_steps": 0, "calm_steps": 0}
+    assert states[1]["calm_steps"] == 1
+    assert states[1]["ratio"] < 1.0
+
+
 # What becomes of the queue
 
 
