@@ -6,8 +6,10 @@
     answers.py      what a check says to a reader
     checks.py       checks of predictions that name the likely mistake
     faults.py       something broken to find, a check of the finding, and the way back
+    fixtures.py     a recorded batch, to begin in the middle of a step
     rollout.py      wait for the agent loop without taking anything
     make_data/      the makers of the shipped data sets and checkpoints
+    make_fixtures.py   the recorder of the batch
 
 Nothing of the pipeline imports from here.
 """
@@ -16,6 +18,7 @@ from kitlib.lessons.answers import Answer
 from kitlib.lessons.checks import check_new_fields, check_read
 from kitlib.lessons.expect import LessonError, expect_error
 from kitlib.lessons.faults import Fault, lose_field, misplace_row
+from kitlib.lessons.fixtures import Fixture, FixtureError, load_fixture
 from kitlib.lessons.roadmap import Roadmap, roadmap
 from kitlib.lessons.rollout import wait_for_rollout
 from kitlib.lessons.tables import crosswalk, three_questions
@@ -23,12 +26,15 @@ from kitlib.lessons.tables import crosswalk, three_questions
 __all__ = [
     "Answer",
     "Fault",
+    "Fixture",
+    "FixtureError",
     "LessonError",
     "Roadmap",
     "check_new_fields",
     "check_read",
     "crosswalk",
     "expect_error",
+    "load_fixture",
     "lose_field",
     "misplace_row",
     "roadmap",
