@@ -58,6 +58,10 @@ def require_supported(config: Config) -> None:
         if config.select(key) not in supported:
             wanted = " or ".join(inline(value) for value in supported)
             refused.append(f"{key}={inline(config.select(key))} is not supported by this version: set {key}={wanted}")
+    if config.kitlib.record_update and not config.trainer.use_v1:
+        refused.append(
+            "kitlib.record_update=true writes to the queue, and trainer.use_v1=false has none: set one of them"
+        )
     if config.trainer.device == "cuda" and not torch.cuda.is_available():
         refused.append("trainer.device=cuda, but torch finds no GPU here: set trainer.device=auto or cpu")
     if refused:

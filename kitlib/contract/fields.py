@@ -15,7 +15,7 @@ from typing import Literal
 Layout = Literal["jagged", "scalar", "object"]
 
 # Where a field is first written; the order is the order of the pipeline, and of columns in the presence view.
-GROUPS = ("dataset", "agent loop", "reward", "old log-prob", "reference", "values", "advantage", "padding")
+GROUPS = ("dataset", "agent loop", "reward", "old log-prob", "reference", "values", "advantage", "update", "padding")
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ _ALL_FIELDS = (
     _tensor("returns", "float32", "(R,)", "advantage", "the critic's target; equal to advantages with GRPO"),
     _tensor("token_level_rewards", "float32", "(R,)", "advantage", "rm_scores minus beta times KL"),
     _tensor("rollout_is_weights", "float32", "(R,)", "advantage", "importance weights, trainer against rollout"),
+    _tensor("update_log_probs", "float32", "(R,)", "update", "log-probs of the policy as its update last saw the row"),
+    _tensor("loss_share", "float32", "(R,)", "update", "share of the update's pull on log-probs; 0: clipped or masked"),
     _tensor("attention_mask", "int64", "(128,)", "padding", "ones; only padding rows have it"),
 )
 

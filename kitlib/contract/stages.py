@@ -23,6 +23,7 @@ from kitlib.contract.switches import (
     KL_IN_REWARD,
     KL_LOSS,
     PF_PPO,
+    RECORD_UPDATE,
     REFERENCE,
     REWARD_MODEL_COLOCATED,
     REWARD_PARTS,
@@ -313,6 +314,7 @@ _ALL_STAGES = (
             *_all("teacher_ids", "teacher_logprobs", when=DISTILLATION),
             Need("rm_scores", PF_PPO, note="to draw the rows of the update"),
         ),
+        writes=_all("update_log_probs", "loss_share", when=RECORD_UPDATE, note="to look at; verl writes nothing"),
         switches=(
             "algorithm.use_pf_ppo",
             "actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -325,6 +327,7 @@ _ALL_STAGES = (
             "actor_rollout_ref.actor.use_kl_loss",
             "actor_rollout_ref.actor.entropy_coeff",
             "trainer.critic_warmup",
+            "kitlib.record_update",
         ),
     ),
     Stage(

@@ -34,6 +34,7 @@ SWITCHES: dict[str, Any] = {
     "reward.reward_model.enable": False,
     "reward.reward_model.enable_resource_pool": False,
     "distillation.enabled": False,
+    "kitlib.record_update": False,
 }
 
 
@@ -112,6 +113,7 @@ GREEDY_BASELINE = _estimator("remax")
 TOKEN_BASELINE = _estimator("optimal_token_baseline", "tir_optimal_token_baseline")
 REWARD_PARTS = _estimator("gdpo")
 PF_PPO = _on("algorithm.use_pf_ppo")
+RECORD_UPDATE = _on("kitlib.record_update")
 DISTILLATION = _on("distillation.enabled")
 DUMP_ROLLOUTS = _on("trainer.rollout_data_dir")
 CHECKPOINTS = Condition("trainer.save_freq > 0", lambda c: switch(c, "trainer.save_freq") > 0)

@@ -26,6 +26,7 @@ from kitlib.contract import StageRecord
 from kitlib.inspector.recorded_config import RecordedConfig
 from kitlib.inspector.recording_files import (
     CONFIG,
+    DOCTOR,
     FAILURE,
     LOG,
     SNAPSHOTS,
@@ -176,6 +177,12 @@ class Recording:
     def tasks(self) -> str:
         """The background tasks at the failure, as text."""
         return self._text(TASKS)
+
+    @property
+    def diagnosis(self) -> dict[str, Any]:
+        """What the doctor found when the run failed (`Report.as_dict()`); {} if it found nothing."""
+        text = self._text(DOCTOR)
+        return json.loads(text) if text else {}
 
     def _text(self, name: str) -> str:
         path = self.folder / name

@@ -6,6 +6,7 @@
     values/000000.safetensors   the columns that were asked for, at the same mark
     config.yaml           the resolved config, if there is one
     failure.txt, tasks.txt      written when the run failed: the error with its traceback, the background tasks
+    doctor.json           what the doctor found at that moment, if anything
 
 Together with the last lines of the log this is the post-mortem: the folder can be copied to another machine and opened
 there without Ray, a GPU or the run.
@@ -31,7 +32,7 @@ from kitlib.transfer_queue import QueueSnapshot, jagged, lengths
 
 SCHEMA, VERSION = "kitlib.recording", 1
 HEADER, LOG, SNAPSHOTS, VALUES = "recording.json", "log", "snapshots", "values"
-CONFIG, FAILURE, TASKS = "config.yaml", "failure.txt", "tasks.txt"
+CONFIG, FAILURE, TASKS, DOCTOR = "config.yaml", "failure.txt", "tasks.txt", "doctor.json"
 PACKAGES = ("kitlib", "verl", "torch", "tensordict", "transformers", "TransferQueue", "ray", "vllm", "numpy")
 
 

@@ -135,7 +135,8 @@ def _failure(scene: Scene) -> View:
         return View(ViewModel(line(("failure", State.STRONG), ("the run has not failed", State.GOOD))))
     lines = text.rstrip().split("\n")
     tasks = scene.recording.tasks.rstrip().split("\n") if scene.recording is not None else []
-    head = line(("failure", State.STRONG), (lines[-1], State.BAD))
+    said = [one for one in lines if not one.startswith(" ")]  # what follows indented explains it
+    head = line(("failure", State.STRONG), (said[-1] if said else lines[-1], State.BAD))
     return View(ViewModel(head, notes=tuple(cell(one) for one in [*lines, *tasks] if one)))
 
 

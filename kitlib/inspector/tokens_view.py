@@ -1,35 +1,36 @@
 """The tokens of one trajectory: which tokens are trained, and how hard?
 
-verl 0.9.1 has no counterpart (log_rollout_data writes whole texts). Left out: the ratio of the policy update and
-whether it is clipped; the log-probs of the policy being updated never reach the queue.
+verl 0.9.1 has no counterpart (log_rollout_data writes whole texts, and the log-probs of an update never leave it: see
+kitlib.record_update).
 
-    f3a1_3_0  reward 1  advantage +0.72  trained 14 of 31 tokens
+    f3a1_3_0  reward 1  advantage +0.72  trained 14 of 31 tokens  1 clipped  2.1% of the update
     pos     who     text
     0..10   prompt  user: 12*59=?
-    11..18  model   <tool_call>12*59</tool_call>
+    11..18  model   <tool_call>12*59</tool_call>          on a page each token tells its numbers when pointed at
     19..21  tool    708
-    pos  token  id  who    rollout   old     old/rollout  advantages
-     11  <tool_call>  model  -0.021  -0.020  1.001        +0.720
+    pos  token  id  who    rollout   old     new    advantages  old/rollout  ratio          share
+     11  <tool_call>  model  -0.021  -0.020  0.180  +0.720      1.001        1.221 clipped  0
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from kitlib.inspector.names import ShortNames
-from kitlib.inspector.render.model import Cell, Column, Table, ViewModel, cell, line
+from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, cell, line
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count
 from kitlib.inspector.selection import select
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.tags import describe_tags
+from kitlib.inspector.token_columns import NumberColumn, is_clipped, number_columns, percent
 from kitlib.inspector.trajectory import Role, Run, Tokenizer, Trajectory, read_trajectory
 from kitlib.inspector.view import PAGE_BUDGET, View
 
 ROLES: dict[Role, State] = {"prompt": State.DIM, "model": State.HIGH, "tool": State.LOW, "padding": State.WARN}
-SHORT = {"rollout_log_probs": "rollout", "old_log_probs": "old", "ref_log_prob": "ref"}
 MAX_TEXT = 600  # characters of one run
+NUM_HOVERS = 150  # tokens that tell their numbers when pointed at: they take half of a page
+NOT_RECORDED = "ratio, clipped or not, and share of the update: run with kitlib.record_update=true"
 
 
 def tokens(
@@ -42,8 +43,8 @@ def tokens(
 ) -> View:
     """One trajectory: runs of prompt, model and tool tokens, then every trained token with its numbers.
 
-    source:    a queue; reads prompts, responses, response_mask, the log-probs, values, advantages and rm_scores of
-               one row.
+    source:    a queue; reads prompts, responses, response_mask, the log-probs, values, advantages, rm_scores and
+               loss_share of one row.
     tokenizer: makes text of ids and checks that encoding the text gives the same ids; without one, ids are shown.
     Raises NoTokensError naming the key and what it has, NoSuchPartitionError.
     """
@@ -55,11 +56,17 @@ def tokens(
         cell(f"{field} has {count(length, 'value')} for {count(len(row.responses), 'response token')}", State.BAD)
         for field, length in row.misfits.items()
     ]
-    notes = [words.retokenised(row), "" if tokenizer else "no tokenizer given: tokens are shown as ids", names.note()]
+    columns = number_columns(row)
+    notes = [
+        words.retokenised(row),
+        "" if tokenizer else "no tokenizer given: tokens are shown as ids",
+        NOT_RECORDED if "advantages" in row.numbers and "update_log_probs" not in row.numbers else "",
+        names.note(),
+    ]
     model = ViewModel(
         headline=Cell((names.span(key, State.STRONG), *_headline(row).spans)),
         facts=cell(describe_tags([partition.tag_of(key)]), State.DIM),
-        tables=(_runs(row, words), *_numbers(row, words)),
+        tables=(_runs(row, words, columns), *_numbers(row, words, columns)),
         notes=(*misfits, *(cell(note, State.DIM) for note in notes if note)),
     )
     return View(model, budget)
@@ -72,7 +79,20 @@ def _headline(row: Trajectory) -> Cell:
     advantage = row.number("advantages", first) if "advantages" in row.numbers and first is not None else None
     said = f"advantage {advantage:+.2f}" if advantage is not None else ""
     total = count(len(row.prompts) + len(row.responses), "token")
-    return line(reward, said, (f"trained {num_trained} of {total}", State.GOOD if num_trained else State.WARN))
+    trained = (f"trained {num_trained} of {total}", State.GOOD if num_trained else State.WARN)
+    return line(reward, said, trained, *_of_the_update(row))
+
+
+def _of_the_update(row: Trajectory) -> list[tuple[str, State]]:
+    """How many tokens are clipped, and how much of the update is the row's."""
+    if "loss_share" not in row.numbers:
+        return []
+    num_clipped = sum(is_clipped(row, at) for at in range(len(row.responses)))
+    share = sum(map(abs, row.numbers["loss_share"]))
+    return [
+        (f"{num_clipped} clipped" if num_clipped else "", State.WARN),
+        (f"{percent(share).lstrip('+')} of the update", State.PLAIN),
+    ]
 
 
 class _Words:
@@ -107,46 +127,52 @@ def _positions(run: Run) -> str:
     return f"{run.start}..{run.start + len(run.ids) - 1}" if len(run.ids) > 1 else str(run.start)
 
 
-def _runs(row: Trajectory, words: _Words) -> Table:
+def _runs(row: Trajectory, words: _Words, numbers: list[NumberColumn]) -> Table:
     columns = (Column("pos"), Column("who"), Column("tokens", align="right"), Column("text", flow=True))
-    rows = tuple(
-        (cell(_positions(run)), cell(run.role), cell(len(run.ids)), cell(words.text(run.ids), ROLES[run.role]))
-        for run in row.runs
-    )
-    return Table(columns, rows, num_fixed=2, row_noun="runs")
+    num_hovers, rows = NUM_HOVERS, []
+    for run in row.runs:
+        text = _strip(row, run, words, numbers, num_hovers) if run.role == "model" else _plain(run, words)
+        num_hovers -= len(text.spans) if len(text.spans) > 1 else 0
+        rows.append((cell(_positions(run)), cell(run.role), cell(len(run.ids)), text))
+    return Table(columns, tuple(rows), num_fixed=2, row_noun="runs")
 
 
-def _numbers(row: Trajectory, words: _Words) -> list[Table]:
+def _plain(run: Run, words: _Words) -> Cell:
+    return cell(words.text(run.ids), ROLES[run.role])
+
+
+def _strip(row: Trajectory, run: Run, words: _Words, numbers: list[NumberColumn], num_hovers: int) -> Cell:
+    """The text of a run, a span a token; in one piece where tokens alone do not make the same text (half a letter)."""
+    texts = [words.text([token_id]) for token_id in run.ids]
+    glue = "" if words.tokenizer else " "
+    if len(run.ids) > num_hovers or glue.join(texts) != words.text(run.ids):
+        return _plain(run, words)
+    spans = []
+    for offset, text in enumerate(texts):
+        at = run.start + offset - len(row.prompts)
+        told = "  ".join(f"{column.name} {column.at(at)}" for column in numbers)
+        state = State.WARN if is_clipped(row, at) else ROLES["model"]
+        spans.append(Span(text, state, f"pos {run.start + offset}  id {run.ids[offset]}  {told}"))
+    return Cell(tuple(spans), glue)
+
+
+def _numbers(row: Trajectory, words: _Words, numbers: list[NumberColumn]) -> list[Table]:
     """A line for every token that the model wrote, one for every run of tool tokens between them."""
-    fields = list(row.numbers)
-    both = {"rollout_log_probs", "old_log_probs"} <= set(fields)
-    heads = [SHORT.get(field, field) for field in fields] + (["old/rollout"] if both else [])
-    numbers = [Column(name, align="right") for name in heads]
-    columns = (Column("pos"), Column("token"), Column("id", align="right"), Column("who"), *numbers)
-    rows = [one for run in row.runs if run.role in ("model", "tool") for one in _lines(row, run, words, fields, both)]
-    return [Table(columns, tuple(rows), num_fixed=2, row_noun="lines")] if rows and fields else []
+    heads = (Column(number.name, align="right", hover=number.hover) for number in numbers)
+    columns = (Column("pos"), Column("token"), Column("id", align="right"), Column("who"), *heads)
+    rows = [one for run in row.runs if run.role in ("model", "tool") for one in _lines(row, run, words, numbers)]
+    return [Table(columns, tuple(rows), num_fixed=2, row_noun="lines")] if rows and numbers else []
 
 
-def _lines(row: Trajectory, run: Run, words: _Words, fields: list[str], both: bool) -> list[tuple[Cell, ...]]:
-    num_numbers = len(fields) + both
+def _lines(row: Trajectory, run: Run, words: _Words, numbers: list[NumberColumn]) -> list[tuple[Cell, ...]]:
     if run.role == "tool":
-        blank = [cell("-", State.DIM)] * num_numbers
+        blank = [cell("-", State.DIM)] * len(numbers)
         what = cell(f"({count(len(run.ids), 'token')}, not trained)", State.DIM)
         return [(cell(_positions(run)), what, cell("-", State.DIM), cell("tool", State.DIM), *blank)]
     lines = []
     for offset, token_id in enumerate(run.ids):
         at = run.start + offset - len(row.prompts)
-        values = [row.number(field, at) for field in fields]
-        if both:
-            old, rollout = row.number("old_log_probs", at), row.number("rollout_log_probs", at)
-            values.append(math.exp(old - rollout) if old is not None and rollout is not None else None)
-        numbers = [_number(value) for value in values]
         token = cell(words.token(token_id), ROLES["model"])
-        lines.append((cell(run.start + offset), token, cell(token_id), cell("model"), *numbers))
+        values = (number.at(at) for number in numbers)
+        lines.append((cell(run.start + offset), token, cell(token_id), cell("model"), *values))
     return lines
-
-
-def _number(value: float | None) -> Cell:
-    if value is None:
-        return cell("missing", State.BAD)
-    return cell("nan" if math.isnan(value) else f"{value:.3f}", State.BAD if math.isnan(value) else State.PLAIN)

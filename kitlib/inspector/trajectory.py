@@ -20,7 +20,10 @@ from kitlib.inspector.values import read_columns
 from kitlib.transfer_queue import PartitionSnapshot
 
 Role = Literal["prompt", "model", "tool", "padding"]
-NUMBERS = ("rollout_log_probs", "old_log_probs", "ref_log_prob", "values", "advantages", "rm_scores")
+NUMBERS = (
+    *("rollout_log_probs", "old_log_probs", "ref_log_prob", "update_log_probs"),
+    *("values", "advantages", "rm_scores", "loss_share"),
+)
 
 
 class NoTokensError(KitError):

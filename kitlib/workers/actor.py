@@ -17,6 +17,7 @@ from kitlib.workers.engine import FSDPEngine
 from kitlib.workers.losses import LossOutput, ppo_loss
 from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows
 from kitlib.workers.training import TrainingWorker, to_response
+from kitlib.workers.update_record import UpdateRecord
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,12 +67,15 @@ class ActorRolloutRefWorker(TrainingWorker):
         )
 
     @fetches(*SEQUENCE_COLUMNS, *RESPONSE_COLUMNS, optional=OPTIONAL_COLUMNS)
-    def update_actor(self, data: TensorDict) -> dict[str, float]:
+    def update_actor(self, data: TensorDict) -> dict[str, float] | TensorDict:
         """Update the policy on the rows of this rank; returns metrics, writes nothing.
+
+        With the setting record_update it writes the columns of UpdateRecord, and the metrics are beside them as
+        `metrics`.
 
         Reads input_ids, position_ids [S], prompts [P] and, all [R]: responses, response_mask, loss_mask,
         old_log_probs, advantages, and if there ref_log_prob and rollout_is_weights. Settings, all set by the trainer:
-        those of TrainingWorker.train, temperature, calculate_entropy.
+        those of TrainingWorker.train, temperature, calculate_entropy, record_update.
 
         Metrics are means over mini-batches: actor/pg_loss, pg_clipfrac, ppo_kl, pg_clipfrac_lower, loss, grad_norm,
         lr, and entropy_loss, kl_loss, kl_coef if configured.
@@ -80,17 +84,25 @@ class ActorRolloutRefWorker(TrainingWorker):
         rows = Rows.from_tensordict(data, columns, self.engine.device)
         temperature = setting(data, "temperature", 1.0)
         with_entropy = setting(data, "calculate_entropy", self.settings.entropy_coeff != 0)
+        record = UpdateRecord(rows) if setting(data, "record_update", False) else None
 
         def micro_loss(micro: Rows, chosen: Tensor, global_batch_info: dict[str, Any]) -> LossOutput:
             scores = self.engine.forward(micro, chosen, temperature, with_entropy)
             log_prob = to_response(scores.log_probs, chosen)
             entropy = None if scores.entropy is None else to_response(scores.entropy, chosen)
-            return ppo_loss(self.settings, log_prob, entropy, micro.response, global_batch_info)
+            output = ppo_loss(self.settings, log_prob, entropy, micro.response, global_batch_info)
+            if record is not None:
+                record.add(micro, log_prob, output.policy_loss)
+            return output
 
         metrics = self.train(rows, data, micro_loss)
         if self.settings.use_kl_loss:
             metrics["actor/kl_coef"] = self.settings.kl_loss_coef
-        return metrics
+        if record is None:
+            return metrics
+        output = TensorDict(record.columns(self.engine), batch_size=[len(rows)])
+        output.set_non_tensor("metrics", metrics)
+        return output
 
     def state_dict_for_rollout(self) -> dict[str, Tensor]:
         """Full float32 copies of the weights under their Hugging Face names, for the LLM servers."""

@@ -37,6 +37,8 @@ class LossOutput:
     """Metrics that are a share of the mini-batch's value: to be added up over micro-batches and averaged over ranks."""
     means: dict[str, float]
     """Metrics that are means over tokens: to be averaged with the number of tokens as weight."""
+    policy_loss: Tensor | None = None
+    """The actor's: the part of the loss without entropy bonus and KL, a scalar with gradient."""
 
 
 def ppo_loss(
@@ -66,6 +68,7 @@ def ppo_loss(
         config=LossConfig.from_actor(actor, **global_batch_info),
         rollout_is_weights=response.get("rollout_is_weights"),
     )
+    policy_loss = loss
     shares = {"actor/pg_loss": loss.item()}
 
     if entropy is not None:
@@ -82,4 +85,4 @@ def ppo_loss(
         shares["actor/kl_loss"] = kl_loss.item()
 
     shares["actor/loss"] = loss.item()
-    return LossOutput(loss, shares, means)
+    return LossOutput(loss, shares, means, policy_loss)

@@ -44,6 +44,8 @@ class Rows:
     """P, int64 [num_rows]."""
     response_lens: Tensor
     """R, int64 [num_rows]."""
+    numbers: Tensor
+    """Which rows of the batch these are, int64 [num_rows]."""
 
     @classmethod
     def from_tensordict(cls, data: TensorDict, response_columns: Sequence[str], device: torch.device) -> Rows:
@@ -58,7 +60,7 @@ class Rows:
                 f"row {int((prompt_lens == 0).nonzero()[0])} has an empty prompt: the first response token is scored "
                 "from the last prompt token, so `prompts` needs at least one"
             )
-        rows = cls({}, {}, prompt_lens, response_lens)
+        rows = cls({}, {}, prompt_lens, response_lens, torch.arange(len(prompt_lens), device=device))
         for name in ("input_ids", "position_ids"):
             rows.sequence[name] = _filled(name, data[name].to(device), rows.seq_lens)
         rows.sequence["position_ids"] = _continued(rows.sequence["position_ids"], rows.seq_lens)
@@ -83,6 +85,7 @@ class Rows:
             response={name: column[index, :max_response] for name, column in self.response.items()},
             prompt_lens=prompt_lens,
             response_lens=response_lens,
+            numbers=self.numbers[index],
         )
 
     def response_grid(self) -> Tensor:

@@ -111,6 +111,8 @@ def _meta(result: Any) -> KVBatchMeta:
     return result
 
 
-def _metrics(result: Any) -> dict[str, Any]:
-    assert isinstance(result, dict)
-    return result
+def _metrics(result: KVBatchMeta | dict[str, Any]) -> dict[str, Any]:
+    """The metrics of an update, also if it has written columns as well."""
+    metrics = (result.extra_info or {}).pop("metrics") if isinstance(result, KVBatchMeta) else result
+    assert isinstance(metrics, dict)
+    return metrics

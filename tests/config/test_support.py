@@ -95,6 +95,11 @@ def test_a_missing_gpu_is_told_before_anything_is_built(monkeypatch: pytest.Monk
         require_supported(load_config(["trainer.device=cuda"]))
 
 
+def test_an_update_is_recorded_where_there_is_a_queue() -> None:
+    with pytest.raises(ConfigError, match="record_update=true writes to the queue, and trainer.use_v1=false has none"):
+        require_supported(load_config(["kitlib.record_update=true", "trainer.use_v1=false"]))
+
+
 def test_an_estimator_that_nobody_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ADV_ESTIMATOR_REGISTRY, "opo", raising=False)
     with pytest.raises(AlgoError, match="opo"):

@@ -73,6 +73,69 @@ def test_numbers_of_trained_tokens() -> None:
     assert rows(view, 1)[2] == ["6..7", "(2 tokens, not trained)", "-", "tool", *["-"] * 5]
 
 
+RECORDED = {
+    "update_log_probs": torch.tensor([-0.3, -0.9, 0.0, 0.0, -0.15]),
+    "loss_share": torch.tensor([0.0, 0.02, 0.0, 0.0, -0.013]),
+}
+
+
+def test_what_the_update_did_to_each_token() -> None:
+    view = tokens(queue(**RECORDED), "f3a1_3_0", Words())
+    assert view.headline.endswith("trained 3 of 9 tokens  1 clipped  3.3% of the update")
+    names = [column.name for column in view.model.tables[1].columns]
+    assert names[4:] == ["rollout", "old", "new", "advantages", "rm_scores", "old/rollout", "ratio", "share"]
+    told = [row[-2:] for row in rows(view, 1)]
+    assert told == [
+        [f"{math.exp(0.2):.3f} clipped", "0"],
+        ["1.000", "+2%"],
+        ["-", "-"],
+        [f"{math.exp(0.1):.3f}", "-1.3%"],
+    ]
+    assert_same_facts(view)
+
+
+def test_a_token_without_an_advantage_is_not_called_clipped() -> None:
+    nothing = {"advantages": torch.zeros(5), "loss_share": torch.zeros(5)}
+    assert "clipped" not in tokens(queue(**{**RECORDED, **nothing}), "f3a1_3_0", Words()).text().split("\n")[0]
+
+
+def test_the_view_says_how_to_get_the_ratio() -> None:
+    assert "kitlib.record_update=true" in tokens(queue(), "f3a1_3_0", Words()).text(200)
+    assert "kitlib.record_update=true" not in tokens(queue(**RECORDED), "f3a1_3_0", Words()).text(200)
+
+
+def test_each_token_of_the_strip_tells_its_numbers() -> None:
+    strip = tokens(queue(**RECORDED), "f3a1_3_0", Words()).model.tables[0].rows[1][3]
+    assert str(strip) == "<call></call>" and [span.text for span in strip.spans] == ["<call>", "</call>"]
+    told = strip.spans[0].hover
+    assert told.startswith("pos 4  id 6  rollout -0.500  old -0.500  new -0.300") and told.endswith("clipped  share 0")
+    assert 'title="pos 4  id 6' in tokens(queue(**RECORDED), "f3a1_3_0", Words()).html()
+
+
+class HalfLetters(Words):
+    """Two ids make one letter; alone each is half of it."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "\N{LATIN SMALL LETTER E WITH ACUTE}" if len(token_ids) > 1 else "\ufffd"
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [6, 7]
+
+
+def test_text_that_single_tokens_do_not_make_stays_whole() -> None:
+    strip = tokens(queue(), "f3a1_3_0", HalfLetters()).model.tables[0].rows[1][3]
+    assert [span.text for span in strip.spans] == ["\N{LATIN SMALL LETTER E WITH ACUTE}"]
+
+
+def test_a_long_trajectory_stays_within_a_page() -> None:
+    long = {
+        name: torch.full((3000,), 0.5) for name in ("old_log_probs", "advantages", "update_log_probs", "loss_share")
+    }
+    ids = {"responses": torch.full((3000,), 9), "response_mask": torch.ones(3000, dtype=torch.int64)}
+    view = tokens(queue(**ids, **long, rollout_log_probs=None, rm_scores=None), "f3a1_3_0", Words())
+    assert len(view.html().encode()) <= view.budget and "of 3,000 lines" in view.text(200)
+
+
 def test_retokenisation_is_checked() -> None:
     assert "encoding the text of the response gives the same 5 ids" in tokens(queue(), "f3a1_3_0", Words()).text()
     VOCABULARY.append("12")  # from now on "1", "2" would be read as one token

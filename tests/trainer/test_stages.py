@@ -112,6 +112,19 @@ def test_a_nan_reward_names_its_row(start: Start) -> None:
         trainer.compute_advantage(batch)
 
 
+def test_an_update_is_recorded_if_asked_for(start: Start) -> None:
+    trainer = start(kitlib__record_update=True)
+    batch = sampled(trainer)
+    for stage in (trainer.balance_batch, trainer.compute_old_log_prob, trainer.compute_advantage, trainer.update_actor):
+        batch = stage(batch)
+    names = ["update_log_probs", "old_log_probs", "loss_share", "response_mask"]
+    data = trainer.tq.kv_batch_get(batch.keys, "train", names)
+    new, old = (data[name].values() * data["response_mask"].values() for name in names[:2])
+    torch.testing.assert_close(new, old, rtol=1e-4, atol=1e-4)  # one mini-batch: the weights are those of before
+    assert data["loss_share"].values().abs().sum().item() in (0.0, pytest.approx(1.0))
+    assert "actor/pg_loss" in trainer.metrics and "metrics" not in (batch.extra_info or {})
+
+
 def test_bypass_mode_takes_the_rollouts_log_probs(start: Start) -> None:
     trainer = start(algorithm__rollout_correction__bypass_mode=True)
     batch = trainer.compute_old_log_prob(trainer.balance_batch(sampled(trainer)))

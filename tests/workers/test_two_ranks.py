@@ -41,8 +41,15 @@ def run(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]:
     settings = {"mini_batch_size": NUM_ROWS, "global_batch_size": NUM_ROWS, "calculate_entropy": True}
     mine = with_settings(mine, **settings)
     scores = response_from_nested(worker.compute_log_prob(mine)["log_probs"], mine["response_mask"])
-    metrics = worker.update_actor(mine)
-    result = {"scores": list(scores.unbind()), "metrics": metrics, "weights": worker.state_dict_for_rollout()}
+    mine.set_non_tensor("record_update", True)
+    output = worker.update_actor(mine)
+    metrics, shares = output.get_non_tensor("metrics"), list(output["loss_share"].unbind())
+    result = {
+        "scores": list(scores.unbind()),
+        "shares": shares,
+        "metrics": metrics,
+        "weights": worker.state_dict_for_rollout(),
+    }
     local = {name: value.to_local().nbytes for name, value in worker.engine.model.named_parameters()}
     result |= {"shards": worker.engine.shards(), "local_bytes": local}
     worker.close()
@@ -96,6 +103,8 @@ def compare(run: Callable[..., dict[str, Any]], ranks: list[dict[str, Any]]) -> 
     for rank in ranks:
         for row, score in zip(rank["rows"], rank["scores"], strict=True):
             torch.testing.assert_close(score, whole["scores"][row], rtol=1e-4, atol=1e-5)
+        for row, share in zip(rank["rows"], rank.get("shares", ()), strict=False):
+            torch.testing.assert_close(share, whole["shares"][row], rtol=1e-3, atol=1e-6)
     for other in (pieces, *ranks):
         assert other["metrics"] == pytest.approx(whole["metrics"], rel=1e-4, abs=1e-6)
     gaps = {

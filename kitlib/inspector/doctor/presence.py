@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from kitlib.contract import FIELDS, STAGES, needs
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.finding import Finding, Severity, few, some, verb
@@ -150,7 +152,12 @@ def _severity(field: str, stage: str, choices: Choices) -> Severity:
 
 
 def _without(s: Situation, rows: Sequence[Row], field: str) -> list[Row]:
-    return [row for row, there in zip(rows, s.scene.has(rows, field), strict=True) if not there]
+    partition = s.scene.partition
+    column = partition.column_of.get(field)
+    if column is None:
+        return list(rows)
+    there = partition.present[s.positions(rows), column]
+    return [] if there.all() else [rows[i] for i in np.nonzero(~there)[0].tolist()]
 
 
 def _missing(

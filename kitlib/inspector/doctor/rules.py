@@ -2,8 +2,8 @@
 
 Add one: write the function in its family's file, with the kinds it yields in the first word of its docstring, and
 name it here. `values` marks rules that read values (the named fields of at most MAX_ROWS_READ rows): they can be
-switched off, and they are silent where there are none, as in a snapshot from a file. `border` marks rules that are
-quick enough to run between two stages of a training step.
+switched off, and they are silent where there are none, as in a snapshot from a file. BORDER names the rules that run
+before every stage of a strict training run.
 """
 
 from __future__ import annotations
@@ -36,10 +36,24 @@ from kitlib.inspector.doctor import (
 from kitlib.inspector.doctor.finding import Finding
 from kitlib.inspector.doctor.situation import Situation
 
+BORDER = frozenset(
+    {
+        "missing_fields",
+        "narrowed_handle",
+        "underscores",
+        "half_registered",
+        "bad_keys",
+        "length_mismatch",
+        "ragged_dim",
+        "mixed_types",
+        "padding_tag_missing",
+    }
+)
+
 
 @dataclass(frozen=True)
 class Rule:
-    """check: the function. family: the heading it stands under. values: it reads values. border: see above."""
+    """check: the function. family: the heading it stands under. values: it reads values."""
 
     check: Callable[[Situation], Iterator[Finding]]
     family: str
@@ -48,6 +62,11 @@ class Rule:
     @property
     def name(self) -> str:
         return self.check.__name__
+
+    @property
+    def border(self) -> bool:
+        """True if it is quick, and says something, between two stages of a training step."""
+        return self.name in BORDER
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -109,3 +128,4 @@ RULES: tuple[Rule, ...] = (
     ),
     *_family("start-up", startup, "too_few_cpus old_package"),
 )
+NOT_AT_BORDERS = tuple(rule.name for rule in RULES if not rule.border)

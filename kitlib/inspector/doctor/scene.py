@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from kitlib.keys import uid_of
 from kitlib.transfer_queue import PartitionSnapshot
 
 _ROW_KEY = re.compile(r"(.*)_([0-9]+)_([0-9]+)", re.DOTALL)
 _PADDING_KEY = re.compile(r"pad[0-9a-f]{8,}_[0-9]+_[0-9]+")
+ABSENT = -1  # length of a field that is no tensor with a dim, or not there
 SETTLED, IN_FLIGHT = ("finished", "failure"), ("pending", "running")
 
 
@@ -84,6 +87,12 @@ class Scene:
             return [False for _ in rows]
         present = self.partition.present[:, column]
         return [bool(present[row.position]) for row in rows]
+
+    @cached_property
+    def last_dims(self) -> np.ndarray:
+        """int64 [num_cells]: length of the last dim of each description, ABSENT for a scalar or an object."""
+        found = [c.shape[-1] if c.layout == "row" and c.shape else ABSENT for c in self.partition.cells]
+        return np.array(found or [ABSENT], dtype=np.int64)
 
     def having(self, rows: Iterable[Row], field: str) -> list[Row]:
         """The rows that have the field."""

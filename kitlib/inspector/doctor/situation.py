@@ -109,9 +109,9 @@ class Situation:
             keys = dict.fromkeys(self.batch.keys)
             return [row for key in keys if (row := self.scene.rows.get(key)) is not None and row.num_fields]
         rows = [row for row in self.scene.rows.values() if row.num_fields and row.key not in self.held]
-        if self.is_before_sampling:
-            return rows
         markers = self.scene.markers  # the rows of a sampled prompt have none any more
+        if self.is_before_sampling or not markers:
+            return rows
         return [row for row in rows if row.uid not in markers and row.sampler_uid not in markers]
 
     @cached_property

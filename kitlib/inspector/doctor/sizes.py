@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
-from kitlib.inspector.doctor.scene import Row, keys_of, whole
+from kitlib.inspector.doctor.scene import ABSENT, Row, keys_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
 RESPONSE_FIELDS = (
@@ -29,10 +29,11 @@ RESPONSE_FIELDS = (
     "returns",
     "token_level_rewards",
     "rollout_is_weights",
+    "update_log_probs",
+    "loss_share",
 )
 SEQUENCE_FIELDS = ("input_ids", "position_ids", "log_probs")
 EITHER_FIELDS = ("values", "entropy")
-ABSENT = -1
 
 
 def length_mismatch(s: Situation) -> Iterator[Finding]:
@@ -151,8 +152,11 @@ def padded_to_total(s: Situation) -> Iterator[Finding]:
 
 def padded_width(s: Situation) -> tuple[int, int, list[str]] | None:
     """(width, longest by tags, fields) if the response fields of all rows have the width of all rows together."""
+    width = lengths(s, s.real_rows, "responses")
+    if len(width) < 2 or (width != width[0]).any():
+        return None
     tagged = [whole(row.tag.get("response_len")) for row in s.real_rows]
-    if len(tagged) < 2 or None in tagged:
+    if None in tagged:
         return None
     total, longest = sum(n for n in tagged if n), max(n for n in tagged if n is not None)
     fields = []
@@ -214,10 +218,7 @@ def lengths(s: Situation, rows: Sequence[Row], field: str) -> np.ndarray:
     column = partition.column_of.get(field)
     if column is None or not rows:
         return np.full(len(rows), ABSENT, dtype=np.int64)
-    table = np.array(
-        [c.shape[-1] if c.layout == "row" and c.shape else ABSENT for c in partition.cells] or [ABSENT], dtype=np.int64
-    )
-    return table[partition.codes[s.positions(rows), column]]
+    return s.scene.last_dims[partition.codes[s.positions(rows), column]]
 
 
 def _length(s: Situation, row: Row, field: str) -> int:

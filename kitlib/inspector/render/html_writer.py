@@ -46,8 +46,8 @@ def _span(span: Span) -> str:
     return f"<span{hover}{style}>{text}</span>" if hover or style else text
 
 
-def _spans(cell: Cell, separator: str = " ") -> str:
-    return separator.join(_span(span) for span in cell.spans)
+def _spans(cell: Cell, separator: str | None = None) -> str:
+    return (cell.glue if separator is None else separator).join(_span(span) for span in cell.spans)
 
 
 def _legend_entry(state: State) -> str:

@@ -37,12 +37,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Cell:
-    """Spans with one blank between them; the content of a table cell or of a line."""
+    """Spans with one blank (or `glue`) between them; the content of a table cell or of a line."""
 
     spans: tuple[Span, ...] = ()
+    glue: str = " "
 
     def __str__(self) -> str:
-        return " ".join(span.text for span in self.spans)
+        return self.glue.join(span.text for span in self.spans)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ def table_lines(table: Table, console: Console, width: int) -> Iterator[Text]:
         yield from hanging(cell_text(cell), console, width)
 
 
-def cell_text(cell: Cell, separator: str = " ") -> Text:
+def cell_text(cell: Cell, separator: str | None = None) -> Text:
     """A cell as one coloured line."""
-    line = Text(separator).join(_span(span) for span in cell.spans)
+    line = Text(cell.glue if separator is None else separator).join(_span(span) for span in cell.spans)
     line.end = "\n"
     return line
 
