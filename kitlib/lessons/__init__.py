@@ -19,6 +19,7 @@ from kitlib.lessons.checks import check_new_fields, check_read
 from kitlib.lessons.expect import LessonError, expect_error
 from kitlib.lessons.faults import Fault, lose_field, misplace_row
 from kitlib.lessons.fixtures import Fixture, FixtureError, load_fixture
+from kitlib.lessons.plain_checks import check_choice, check_names, check_number, check_order
 from kitlib.lessons.roadmap import Roadmap, roadmap
 from kitlib.lessons.rollout import wait_for_rollout
 from kitlib.lessons.tables import crosswalk, three_questions
@@ -30,7 +31,11 @@ __all__ = [
     "FixtureError",
     "LessonError",
     "Roadmap",
+    "check_choice",
+    "check_names",
     "check_new_fields",
+    "check_number",
+    "check_order",
     "check_read",
     "crosswalk",
     "expect_error",

@@ -13,6 +13,7 @@ from typing import Any
 from kitlib.contract import FIELDS, STAGES, needs
 from kitlib.inspector.render.wording import count, joined
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.plain_checks import names_of
 from kitlib.transfer_queue import QueueProtocol, QueueSnapshot
 from kitlib.transfer_queue.explain import near_names
 
@@ -23,7 +24,7 @@ def check_new_fields(
     """Which fields have appeared between two snapshots? `answer` is a set (or list) of names."""
     if unanswered(answer):
         return open_answer()
-    said = _names(answer)
+    said = names_of(answer)
     if said is None:
         return mistakes([_NOT_NAMES.format(answer)])
     old, new = _fields(before, partition_id), _fields(after, partition_id)
@@ -49,7 +50,7 @@ def check_read(
     """How many rows and which columns does this `kv_batch_get` give back? Reads the queue to find out."""
     if unanswered(num_rows, columns):
         return open_answer()
-    said = _names(columns)
+    said = names_of(columns)
     if said is None:
         return mistakes([_NOT_NAMES.format(columns)])
     if not isinstance(num_rows, int) or isinstance(num_rows, bool):
@@ -64,15 +65,6 @@ def check_read(
 
 
 _NOT_NAMES = 'the answer is a set of names, such as {{"prompts", "responses"}}, not {!r}'
-
-
-def _names(answer: Any) -> set[str] | None:
-    """The names of an answer, None if it is not a set, list or tuple of strings."""
-    if isinstance(answer, dict) and not answer:  # {} is an empty dict to Python, an empty set to most readers
-        return set()
-    if isinstance(answer, set | frozenset | list | tuple) and all(isinstance(name, str) for name in answer):
-        return set(answer)
-    return None
 
 
 def _fields(snapshot: QueueSnapshot, partition_id: str) -> set[str]:
