@@ -1,4 +1,5 @@
-"""The doctor measured: every case file against every kind (the confusion table), and the time for 100,000 keys.
+"""The doctor measured: every case file against every kind (the confusion table), the time for 100,000 keys, and what
+its looks at the borders of stages cost in a run.
 
     python bench/doctor.py [FOLDER]     a folder of case files; by default those of the tests
 
@@ -12,11 +13,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from kitlib.config import load_config
+from kitlib.contract import StageRecord
 from kitlib.inspector.doctor.case_file import read_case, situation_of
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.examine import examine
 from kitlib.inspector.doctor.rules import RULES
 from kitlib.inspector.doctor.situation import Situation
+from kitlib.trainer import base
+from kitlib.trainer.base import PPOTrainer
+from kitlib.trainer.border_doctor import BorderDoctor
+from kitlib.trainer.observers import Observer
+from kitlib.trainer.task_runner import TaskRunner
 from kitlib.transfer_queue import TransferQueue, take_snapshot
 
 CASES = Path(__file__).parent.parent / "tests" / "inspector" / "doctor" / "cases"
@@ -28,6 +36,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else CASES
     confusion_table(sorted(folder.glob("*.json")))
     timing(num_prompts=10_000, n=9)
+    borders(num_steps=20)
 
 
 def confusion_table(paths: list[Path]) -> None:
@@ -98,6 +107,38 @@ def many_keys(num_prompts: int, n: int) -> TransferQueue:
         columns = TensorDict(fields, batch_size=[len(keys)])
         tq.kv_batch_put(keys=keys, partition_id="train", fields=columns, tags=[dict(tag) for _ in keys])
     return tq
+
+
+class Timed(BorderDoctor):
+    """Counts the CPU seconds of its own looks."""
+
+    seconds = 0.0
+
+    def on_stage(self, trainer: PPOTrainer, record: StageRecord) -> None:
+        began = time.thread_time()
+        super().on_stage(trainer, record)
+        Timed.seconds += time.thread_time() - began
+
+
+class Clock(Observer):
+    """CPU seconds of the whole process at the begin of each step, and those of the looks."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, float]] = []
+
+    def on_step_begin(self, trainer: PPOTrainer) -> None:
+        self.marks.append((time.process_time(), Timed.seconds))
+
+
+def borders(num_steps: int) -> None:
+    """What a strict run of the shipped task spends on looks, per step after the first."""
+    base.BorderDoctor = Timed
+    clock = Clock()
+    config = {"trainer.total_training_steps": num_steps, "trainer.val_before_train": False, "trainer.test_freq": -1}
+    TaskRunner().run(load_config(config | {"trainer.logger": []}), observers=[clock])
+    (began, before), (ended, after) = clock.marks[1], clock.marks[-1]
+    step, looks = (ended - began) / (num_steps - 2), (after - before) / (num_steps - 2)
+    print(f"looks at stage borders: {looks * 1e3:.1f} ms of {step * 1e3:.0f} ms CPU a step, {looks / step:.2%}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any, overload
 from tensordict import TensorDict
 
 from kitlib.contract import StageRecord
+from kitlib.inspector.recorded_wait import RecordedWait
 from kitlib.inspector.recorded_config import RecordedConfig
 from kitlib.inspector.recording_files import (
     CONFIG,
@@ -37,6 +38,7 @@ from kitlib.inspector.recording_files import (
     numbered,
     read_header,
 )
+from kitlib.inspector.timeline import DRIVER, Span, Timeline, stage_span
 from kitlib.transfer_queue import Event, KVBatchMeta, QueueSnapshot, load_snapshot
 from kitlib.transfer_queue.events import event_of
 
@@ -95,6 +97,7 @@ class Recording:
         self.header = read_header(folder)
         self._events: list[Event] = []
         self._marks: list[dict[str, Any]] = []
+        self._spans: list[Span] = []
         self._read_up_to: dict[Path, int] = {}  # segment of the log -> bytes
         self.refresh()
 
@@ -103,6 +106,7 @@ class Recording:
         lines = list(self._new_lines())
         self._events += [event_of(line["event"]) for line in lines if "event" in line]
         self._marks += [line["mark"] for line in lines if "mark" in line]
+        self._spans += [Span(**line["span"]) for line in lines if "span" in line]
         self.moments = tuple(moment for mark in self._marks if (moment := _moment(self.folder, mark)) is not None)
         self.stage_records = [StageRecord(**mark["record"]) for mark in self._marks if mark.get("record")]
         return bool(lines)
@@ -159,6 +163,29 @@ class Recording:
         steps = [one.step for one in self.moments if one.step]
         step = step if step is not None else max(steps, default=None)
         return [(one.label, one.snapshot()) for one in self.moments if one.step == step and one.label]
+
+    def timeline(self) -> Timeline:
+        """Who was busy when: what the run has recorded of it, or at least the stages. See `time_line`.
+
+        Raises EmptyTimelineError if there is no stage yet.
+        """
+        mode = None if self.config is None else self.config.select("trainer.v1.trainer_mode", None)
+        ended = [record for record in self.stage_records if record.seconds is not None]
+        spans = self._spans or [stage_span(record, DRIVER) for record in ended]
+        return Timeline(mode or "run", tuple(spans))
+
+    def waiting_at(self, moment: Moment) -> RecordedWait | None:
+        """What `sample` was waiting for at a moment: the last report since it began, None if it was not running."""
+        wait = None
+        for mark in self._marks:
+            if mark["at"] > moment.at:
+                break
+            record = mark.get("record") or {}
+            if record.get("stage") == "sample" and record.get("error") is None:
+                wait = None  # it begins, or has got its batch
+            if mark.get("waiting"):
+                wait = RecordedWait.from_dict(mark["waiting"])
+        return wait
 
     # Texts
 

@@ -29,8 +29,10 @@ from kitlib.inspector.render.states import State
 from kitlib.inspector.stage_card_view import stage_card
 from kitlib.inspector.stage_table_view import stage_table
 from kitlib.inspector.staleness_view import staleness
+from kitlib.inspector.timeline_view import time_line
 from kitlib.inspector.tokens_view import tokens
 from kitlib.inspector.view import View
+from kitlib.inspector.why_waiting_view import why_waiting
 
 
 class NothingToInspectError(KitError):
@@ -161,6 +163,12 @@ def _history(scene: Scene) -> Any:
     return scene.recording
 
 
+def _waiting(scene: Scene) -> View:
+    recording, moment = _history(scene), scene.source
+    before = [event for event in recording.events() if event.started_at <= moment.at]
+    return why_waiting(recording.waiting_at(moment), before)
+
+
 def _train(scene: Scene) -> str:
     return scene.partition_id or "train"
 
@@ -195,6 +203,8 @@ VIEWS: dict[str, Callable[[Scene], View]] = {
     "stages": _stage_table,
     "diff": _diff,
     "stage": _stage_card,
+    "waiting": _waiting,
+    "timeline": lambda scene: time_line(_history(scene).timeline()),
     "bytes": lambda scene: byte_ledger(_history(scene), _train(scene)),
     "config": _config,
     "failure": _failure,

@@ -8,6 +8,7 @@ the queue as it was then and no calls.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import traceback
@@ -19,7 +20,8 @@ from kitlib.agent_loop.ledger import TaskLedger, TaskRecord
 from kitlib.config import Config
 from kitlib.contract import StageRecord
 from kitlib.inspector import Recorder, record
-from kitlib.inspector.recording_files import CONFIG
+from kitlib.inspector.recording_files import CONFIG, DOCTOR
+from kitlib.trainer.border_doctor import BorderDoctor
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.parts import make_queue
 from kitlib.transfer_queue import QueueProtocol
@@ -57,6 +59,12 @@ class RunRecorder(Observer):
         error = sys.exc_info()[1]
         if isinstance(error, Exception):
             self.fail(error, describe_tasks(trainer.agent_loop_manager.ledger))
+            self._keep_diagnosis(trainer)
+
+    def _keep_diagnosis(self, trainer: PPOTrainer) -> None:
+        for observer in trainer.observers:
+            if isinstance(observer, BorderDoctor) and observer.failure is not None:
+                self._start().write(DOCTOR, json.dumps(observer.failure.as_dict(), default=str) + "\n")
 
     def fail(self, error: Exception, tasks: str = "") -> None:
         """Write the post-mortem; the first failure counts."""

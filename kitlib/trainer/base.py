@@ -35,6 +35,7 @@ from kitlib.contract import StageRecord, stage
 from kitlib.replay_buffer import FILTERED_REWARD_COUNTS, ReplayBuffer
 from kitlib.rollout import FullyAsyncLLMServerClient, LLMServerClient
 from kitlib.trainer.aggregate import aggregate
+from kitlib.trainer.border_doctor import BorderDoctor
 from kitlib.trainer.checkpoint import checkpoint_root
 from kitlib.trainer.checkpointing import Checkpointing
 from kitlib.trainer.observers import Observer
@@ -73,7 +74,8 @@ class PPOTrainer(Checkpointing):
         self.run_dir = run_dir
         self.checkpoint_root = checkpoint_root(config, run_dir)
         self.resumed_from: Path | None = None  # folder of the checkpoint
-        self.observers = [*make_loggers(config, run_dir), *make_profiler(config, run_dir), *observers]
+        watchers = [*make_loggers(config, run_dir), *make_profiler(config, run_dir)]
+        self.observers = [*watchers, *([BorderDoctor()] if config.kitlib.strict else []), *observers]
         self.strict = config.kitlib.strict
         self.global_steps = 0
         self.epoch = 0  # pass over the training data that the step belongs to

@@ -112,7 +112,8 @@ def bad_keys(s: Situation) -> Iterator[Finding]:
             keys_of(bad),
             numbers={"keys": len(bad)},
         )
-    odd_keys = [*keys_of(odd), *(key for scene in s.scenes.values() for key in _unclean(scene) if key not in keys_of(bad))]
+    unclean = [key for scene in s.scenes.values() for key in _unclean(scene)]
+    odd_keys = [*keys_of(odd), *(key for key in unclean if key not in keys_of(bad))]
     if odd_keys:
         yield Finding(
             "odd_key",
