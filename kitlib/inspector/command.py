@@ -79,7 +79,12 @@ def read_settings(file: str | None, words: Sequence[str]) -> dict[str, Any] | No
 
 
 def _first_view(scene: Scene) -> str:
-    return "failure" if isinstance(scene.recording, Recording) and scene.recording.failure else "presence"
+    """The failure of a run that has failed, the wait of one that is stuck, else the queue."""
+    recording = scene.recording
+    if not isinstance(recording, Recording):
+        return "presence"
+    wait = recording.waiting_at(recording.last)
+    return "failure" if recording.failure else "waiting" if wait is not None and not wait.can_end else "presence"
 
 
 def _moved(scene: Scene, at: str) -> Scene:

@@ -8,7 +8,8 @@
 
 verl 0.9.1 has no counterpart. What is written stands in `recording_files`. The thread `kitlib-recorder` writes events
 out once a second, and takes a picture of its own when the queue changes for longer than two seconds without a mark, so
-that a run which hangs in a stage can be looked at too. A queue that cannot be watched (a run on Ray that somebody else
+that a run which hangs in a stage can be looked at too; what `sample` waits for (`Recorder.waiting`) is kept with it. A
+queue that cannot be watched (a run on Ray that somebody else
 started, see kitlib.transfer_queue.package.attach) is pictured by that thread alone.
 
 The folder stays below `max_bytes`: one half for the log, one for snapshots and values, the oldest go first.
@@ -21,12 +22,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from kitlib.contract import StageRecord
+from kitlib.inspector.recorded_wait import RecordedWait
 from kitlib.inspector.recording_files import (
     FAILURE,
     LOG,
@@ -37,6 +39,8 @@ from kitlib.inspector.recording_files import (
     save_values,
     write_header,
 )
+from kitlib.inspector.timeline import Span
+from kitlib.inspector.why_waiting_view import Report
 from kitlib.transfer_queue import EventLog, QueueRuntimeError, save_snapshot, take_snapshot, watch
 from kitlib.transfer_queue.watched import WatchedQueue
 
@@ -60,6 +64,7 @@ class Recorder:
     """See `record`. Thread-safe; close it, or use it as a context manager.
 
     tq: what the run has to use. Calls that bypass it are missing from the log, not from the pictures.
+    waiting: asked with every picture what `sample` waits for (`replay_buffer.why_waiting`); None: nobody is asked.
     """
 
     def __init__(self, queue: Any, folder: str | Path, values: Sequence[str], max_bytes: int, tick: float) -> None:
@@ -76,6 +81,9 @@ class Recorder:
         self._lines = _Lines(self.folder, max_bytes // 2)
         self._version: int | None = None
         self._last_mark = 0.0
+        self.waiting: Callable[[], Report | None] | None = None
+        self._last_wait: RecordedWait | None = None
+        self._spans: deque[Span] = deque()  # filled by whoever saw them, without the lock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(tick,), name="kitlib-recorder", daemon=True)
         self._thread.start()
@@ -89,18 +97,11 @@ class Recorder:
             self._write_events()
             if stage_record is None or stage_record.seconds is not None:
                 self._take_picture()
-            self._last_mark = time.time()
-            self._lines.write(
-                "mark",
-                {
-                    "label": label,
-                    "step": step,
-                    "at": self._last_mark,
-                    "picture": self._pictures.last,
-                    "record": None if stage_record is None else vars(stage_record),
-                },
-            )
-            self._lines.flush()
+            self._write_mark(label, step, stage_record, self._wait())
+
+    def span(self, span: Span) -> None:
+        """Keep a piece of the time line; it is written with the next events. Never waits, from any thread."""
+        self._spans.append(span)
 
     def fail(self, error: BaseException, tasks: str = "") -> Path:
         """Make the recording a post-mortem: a last picture, the error with its traceback, the tasks as text."""
@@ -135,6 +136,27 @@ class Recorder:
         for event in self._log.events(self._next_event) if self._log is not None else ():
             self._lines.write("event", vars(event))
             self._next_event = event.number + 1
+        while self._spans:
+            span = self._spans.popleft()
+            self._lines.write("span", {**vars(span), "details": dict(span.details)})
+        self._lines.flush()
+
+    def _wait(self) -> RecordedWait | None:
+        report = self.waiting() if self.waiting is not None else None
+        return None if report is None else RecordedWait.of(report)
+
+    def _write_mark(
+        self, label: str, step: int | None, stage_record: StageRecord | None, wait: RecordedWait | None
+    ) -> None:
+        self._last_mark, self._last_wait = time.time(), wait
+        mark = {
+            "label": label,
+            "step": step,
+            "at": self._last_mark,
+            "picture": self._pictures.last,
+            "record": None if stage_record is None else vars(stage_record),
+        }
+        self._lines.write("mark", mark if wait is None else {**mark, "waiting": wait.as_dict()})
         self._lines.flush()
 
     def _take_picture(self) -> bool:
@@ -160,16 +182,14 @@ class Recorder:
                 return
 
     def _look(self) -> None:
-        """Between marks: events are written, and a picture is taken if none was for a while."""
+        """Between marks: events are written, and after a while what is new: the queue, or what is waited for."""
         with self._lock:
             self._write_events()
-            now = time.time()
-            if now - self._last_mark < QUIET or not self._take_picture():
+            if time.time() - self._last_mark < QUIET:
                 return
-            self._last_mark = now
-            mark = {"label": "", "step": None, "at": now, "picture": self._pictures.last, "record": None}
-            self._lines.write("mark", mark)
-            self._lines.flush()
+            has_changed, wait = self._take_picture(), self._wait()
+            if has_changed or (wait is not None and not wait.says_the_same(self._last_wait)):
+                self._write_mark("", None, None, wait)
 
 
 class _Files:

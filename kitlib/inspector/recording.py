@@ -23,8 +23,8 @@ from typing import Any, overload
 from tensordict import TensorDict
 
 from kitlib.contract import StageRecord
-from kitlib.inspector.recorded_wait import RecordedWait
 from kitlib.inspector.recorded_config import RecordedConfig
+from kitlib.inspector.recorded_wait import RecordedWait
 from kitlib.inspector.recording_files import (
     CONFIG,
     DOCTOR,

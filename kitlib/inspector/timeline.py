@@ -23,10 +23,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from kitlib.contract import StageRecord
 from kitlib.errors import KitError
 
 Kind = Literal["work", "wait", "sync", "request"]
 DRIVER, RANK, SERVER = "driver", "rank", "server"
+WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
 
 
 class EmptyTimelineError(KitError):
@@ -54,6 +56,16 @@ class Span:
     @property
     def seconds(self) -> float:
         return self.ended - self.started
+
+
+def stage_span(record: StageRecord, lane: str) -> Span:
+    """The span of a stage that has ended."""
+    assert record.seconds is not None, f"{record.stage} still runs"
+    kind: Kind = "wait" if record.stage in WAITS else "sync" if record.stage == "update_weights" else "work"
+    details: dict[str, int | str | None] = {"rows": record.num_rows} if record.num_rows else {}
+    if record.error is not None:
+        details["error"] = record.error
+    return Span(lane, kind, record.stage, record.started, record.started + record.seconds, record.global_steps, details)
 
 
 @dataclass(frozen=True)

@@ -32,21 +32,39 @@ TASKS = {True: ("running", State.GOOD), False: ("none", State.BAD), None: ("not 
 class Prompt(Protocol):
     """A prompt in flight (kitlib.replay_buffer.waiting.BlockingPrompt)."""
 
-    uid: str
-    status: str
-    sessions_present: int
-    sessions_expected: int | None
-    age: int
-    is_live: bool | None
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def sessions_present(self) -> int: ...
+
+    @property
+    def sessions_expected(self) -> int | None: ...
+
+    @property
+    def age(self) -> int: ...
+
+    @property
+    def is_live(self) -> bool | None: ...
 
 
 class Report(Protocol):
     """What a wait waits for (kitlib.replay_buffer.waiting.WaitReport)."""
 
-    request: str
-    counts: str
-    can_end: bool
-    verdict: str
+    @property
+    def request(self) -> str: ...
+
+    @property
+    def counts(self) -> str: ...
+
+    @property
+    def can_end(self) -> bool: ...
+
+    @property
+    def verdict(self) -> str: ...
 
     @property
     def blocking(self) -> Sequence[Prompt]: ...
@@ -58,7 +76,9 @@ class Report(Protocol):
 def why_waiting(
     report: Report | None, events: Events | None = None, *, title: str = "", budget: int = PAGE_BUDGET
 ) -> View:
-    """The report of `replay_buffer.why_waiting()` as a view; None (nobody waits) is said in the first line.
+    """The report of `replay_buffer.why_waiting()`, or of `recording.waiting_at(moment)`, as a view.
+
+    None (nobody waits) is said in the first line.
 
     events: adds the last write of each prompt in flight (kitlib.inspector.history.Events).
     """

@@ -15,6 +15,7 @@ from kitlib.config import Config
 from kitlib.errors import KitError
 from kitlib.run.curve import draw_curve, read_metrics
 from kitlib.run.first_step import FirstStepPresence
+from kitlib.run.history import RunHistory
 from kitlib.run.recording import RunRecorder
 from kitlib.run.timeline import PAGE, TRACE, write_timeline
 from kitlib.trainer.checkpoint import checkpoint_root, checkpoint_to_resume
@@ -95,7 +96,7 @@ def train(config: Config, console: Console) -> RunResult:
     began = time.perf_counter()
     try:
         if config.trainer.use_v1:
-            metrics = _run_recorded(config, run_dir, observers, console)
+            metrics = _run_recorded(config, run_dir, observers, console, timeline)
         else:
             metrics = TaskRunner().run(config, run_dir=run_dir, observers=observers)
     finally:
@@ -106,11 +107,14 @@ def train(config: Config, console: Console) -> RunResult:
     return result
 
 
-def _run_recorded(config: Config, run_dir: Path, observers: Sequence[Observer], console: Console) -> dict[str, float]:
+def _run_recorded(
+    config: Config, run_dir: Path, observers: Sequence[Observer], console: Console, timeline: TimelineRecorder
+) -> dict[str, float]:
     """Run, and leave a post-mortem if it fails."""
     recorder = RunRecorder(config, run_dir)
+    history = [] if recorder.recorder is None else [RunHistory(recorder.recorder, timeline)]
     try:
-        return TaskRunner().run(config, recorder.tq, run_dir, [*observers, recorder])
+        return TaskRunner().run(config, recorder.tq, run_dir, [*observers, *history, recorder])
     except Exception as error:
         recorder.fail(error)
         console.print(f"the run failed; to see how: kitlib inspect {recorder.post_mortem}", soft_wrap=True)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kitlib.contract import StageRecord
-from kitlib.inspector.timeline import DRIVER, RANK, Kind, Span, Timeline
+from kitlib.inspector.timeline import DRIVER, RANK, Span, Timeline, stage_span
 from kitlib.rollout.request_log import RequestLog, RequestRecord
 from kitlib.trainer.observers import Observer
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kitlib.trainer.base import PPOTrainer
 
 NUM_SPANS_KEPT = 200_000  # a step of 128 sessions makes some 300
-WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
 ON_RANKS = {
     "compute_old_log_prob",
     "compute_log_prob",
@@ -47,6 +47,8 @@ class TimelineRecorder(Observer):
         self._num_ranks = 1
         self._logs: list[RequestLog] = []
         self._ended: float | None = None  # of the run
+        self.listeners: list[Callable[[Span], None]] = []
+        """Called with every span, on the thread that saw it."""
 
     @property
     def has_spans(self) -> bool:
@@ -82,16 +84,22 @@ class TimelineRecorder(Observer):
     def on_stage(self, trainer: PPOTrainer, record: StageRecord) -> None:
         if record.seconds is None:
             return
-        self._spans.append(_stage_span(record, DRIVER))
+        self._keep(stage_span(record, DRIVER))
         if record.stage in ON_RANKS:
-            self._spans += [_stage_span(record, f"{RANK}-{rank}") for rank in range(self._num_ranks)]
+            for rank in range(self._num_ranks):
+                self._keep(stage_span(record, f"{RANK}-{rank}"))
 
     def on_request(self, record: RequestRecord) -> None:
         """Begin or end of a request, on the server's thread."""
         if record.seconds is None:
             self._running[id(record)] = record
         elif self._running.pop(id(record), None) is not None:
-            self._spans.append(_request_span(record, record.started + record.seconds))
+            self._keep(_request_span(record, record.started + record.seconds))
+
+    def _keep(self, span: Span) -> None:
+        self._spans.append(span)
+        for listener in self.listeners:
+            listener(span)
 
 
 def _request_logs(trainer: PPOTrainer) -> list[RequestLog]:
@@ -108,15 +116,6 @@ def _request_logs(trainer: PPOTrainer) -> list[RequestLog]:
                 replica.request_log.server = f"{name}-{rank}"
                 logs.append(replica.request_log)
     return logs
-
-
-def _stage_span(record: StageRecord, lane: str) -> Span:
-    assert record.seconds is not None
-    kind: Kind = "wait" if record.stage in WAITS else "sync" if record.stage == "update_weights" else "work"
-    details: dict[str, Any] = {"rows": record.num_rows} if record.num_rows else {}
-    if record.error is not None:
-        details["error"] = record.error
-    return Span(lane, kind, record.stage, record.started, record.started + record.seconds, record.global_steps, details)
 
 
 def _request_span(record: RequestRecord, ended: float) -> Span:

@@ -14,8 +14,10 @@ import torch
 
 from kitlib.contract import StageRecord
 from kitlib.inspector import (
+    EmptyTimelineError,
     Recorder,
     RecordingError,
+    Span,
     group_board,
     key_life,
     open_recording,
@@ -25,8 +27,11 @@ from kitlib.inspector import (
     stage_card,
     stage_table,
     tokens,
+    why_waiting,
 )
 from kitlib.inspector.recorded_config import RecordedConfig
+from kitlib.inspector.recorded_wait import RecordedWait
+from kitlib.replay_buffer.waiting import BlockingPrompt, WaitReport
 from kitlib.transfer_queue import QueueRuntimeError, TransferQueue, acting_as, take_snapshot, watch
 from tests.inspector.queues import GRPO, board_queue, put_row
 
@@ -159,6 +164,68 @@ def test_a_change_between_marks_is_pictured_by_the_thread(tmp_path: Path) -> Non
         while not (moments := open_recording(recorder.folder).moments) and time.monotonic() < deadline:
             time.sleep(0.02)
     assert [one.label for one in moments] == [""] and "u_0_0" in moments[0].snapshot().partitions["train"]
+
+
+def report(**changes: object) -> WaitReport:
+    prompt = BlockingPrompt("f3a1", "running", 1, 2, 0, True)
+    told = {"can_end": True, "verdict": "Yes, it is slow.", "blocking": (prompt,), **changes}
+    return WaitReport(request="sample(train, 2 prompts): 1 of 2 ready", counts="running 1", **told)  # type: ignore[arg-type]
+
+
+def test_what_sample_waited_for_is_kept_until_it_has_its_batch(recorder: Recorder) -> None:
+    recorder.mark("sample", 1, StageRecord("sample", 1, time.time(), 0))
+    recorder.waiting = report
+    recorder.mark("between", 1)
+    recorder.waiting = None
+    recorder.mark("sample", 1, ended("sample"))
+    recording = open_recording(recorder.folder)
+    between, after = recording.moments
+    live = why_waiting(report(), recorder.tq.log).text(200)
+    assert why_waiting(recording.waiting_at(between), recording).text(200) == live
+    assert recording.waiting_at(after) is None
+    assert "nobody waits" in why_waiting(recording.waiting_at(after)).headline
+
+
+def test_a_failure_shows_the_last_wait(recorder: Recorder) -> None:
+    recorder.mark("sample", 1, StageRecord("sample", 1, time.time(), 0))
+    recorder.waiting = lambda: report(can_end=False, verdict="Not by itself.")
+    recorder.mark("", 1)
+    recorder.waiting = None
+    recorder.mark("sample", 1, StageRecord("sample", 1, time.time(), 0, None, 0.1, "SampleError: stuck"))
+    recorder.fail(RuntimeError("stuck"))
+    recording = open_recording(recorder.folder)
+    assert "WILL NOT END BY ITSELF" in why_waiting(recording.waiting_at(recording.last)).headline
+
+
+def test_a_queue_that_stands_still_is_told_when_its_wait_has_changed(recorder: Recorder) -> None:
+    recorder.waiting = report
+    for changes, num_marks in (({}, 1), ({}, 1), ({"can_end": False}, 2), ({"can_end": False}, 2)):
+        recorder.waiting = lambda changes=changes: report(**changes)
+        recorder._last_mark = -10.0
+        recorder._look()
+        assert len(open_recording(recorder.folder).moments) == num_marks
+    assert len(list((recorder.folder / "snapshots").iterdir())) == 1
+
+
+def test_many_prompts_in_flight_are_cut_and_counted() -> None:
+    many = tuple(BlockingPrompt(f"u{i}", "running", 1, 2, 0, None) for i in range(1000))
+    wait = RecordedWait.of(report(blocking=many))
+    assert len(wait.blocking) == 200 and wait.counts == "running 1 (200 of 1,000 in flight recorded)"
+
+
+def test_the_time_line_comes_back(recorder: Recorder) -> None:
+    with pytest.raises(EmptyTimelineError):
+        open_recording(recorder.folder).timeline()
+    run_two_stages(recorder)
+    stages = open_recording(recorder.folder).timeline()
+    assert [(one.lane, one.kind, one.name) for one in stages.spans] == [
+        ("driver", "wait", "sample"),
+        ("driver", "work", "clear"),
+    ], "without spans the stages are there"
+    request = Span("server-0", "request", "r1", time.time(), time.time() + 1, 3, {"tokens": 7, "stop": None})
+    recorder.span(request)
+    recorder.mark("later")
+    assert open_recording(recorder.folder).timeline().spans == (request,)
 
 
 class Gone:

@@ -18,8 +18,10 @@ from rich.console import Console
 from kitlib import cli
 from kitlib.contract import StageRecord
 from kitlib.inspector import open_recording, record
+from kitlib.inspector.command import _first_view
 from kitlib.inspector.scene import NEED_OPTION, VIEWS, NothingToInspectError, Scene, newest_recording, open_scene, show
 from kitlib.inspector.terminal import Screen, page_of, split_keys
+from kitlib.replay_buffer.waiting import WaitReport
 from kitlib.transfer_queue import acting_as
 from tests.inspector.queues import board_queue, put_row
 
@@ -64,6 +66,19 @@ def test_every_view_has_something_to_say(folder: Path, name: str) -> None:
     assert show(scene, name).headline
     live = Scene(board_queue({"f3a1": [1, 0]}))
     assert show(live, name).headline, "what a live queue cannot show is said"
+
+
+def test_a_run_that_is_stuck_begins_with_what_it_waits_for(tmp_path: Path) -> None:
+    stuck = WaitReport("sample(train, 2 prompts): 1 of 2 ready", "running 1", (), False, "Not by itself.")
+    with record(board_queue({"f3a1": [1, 0]}), tmp_path / "recording", tick=60) as recorder:
+        recorder.mark("submit_batch_to_rollout", 1)
+        assert _first_view(open_scene(tmp_path)) == "presence"
+        recorder.waiting = lambda: stuck
+        recorder.mark("", 1)
+    scene = open_scene(tmp_path)
+    assert _first_view(scene) == "waiting"
+    assert "WILL NOT END BY ITSELF" in show(scene, "waiting").headline
+    assert "nobody waits" in show(scene.moved(0), "waiting").headline
 
 
 def test_newest_recording_below_a_folder(folder: Path, tmp_path: Path) -> None:
