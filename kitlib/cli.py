@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> None:
 
 def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kitlib inspect`."""
-    views = "presence partitions groups staleness stages diff stage waiting timeline bytes config failure key field tokens"
+    views = (
+        "presence partitions groups staleness stages diff stage waiting timeline bytes config failure key field tokens"
+    )
     parser.add_argument(
         "words",
         nargs="*",
