@@ -57,8 +57,13 @@ class Fixture:
     stage: str
     tq: TransferQueue = field(repr=False)
     batch: KVBatchMeta | None = field(repr=False)
-    config: Config = field(repr=False)
+    overrides: list[str] = field(repr=False)
     global_steps: int = 1
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings of the step."""
+        return load_config(self.overrides)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -68,16 +73,21 @@ class Fixture:
         return load_tokenizer(self.config.actor_rollout_ref.model.path)
 
 
-def load_fixture(name: str, path: str | Path | None = None) -> Fixture:
-    """The batch as it was at one of the points above. Raises FixtureError."""
+def load_fixture(name: str, path: str | Path | None = None, global_steps: int = 1) -> Fixture:
+    """The batch as it was at one of the points above. Raises FixtureError.
+
+    global_steps: the step that it is said to be of; all steps and weight versions in the tags move with it.
+    """
     if name not in NEXT_STAGE:
         raise FixtureError(f"there is no fixture {name!r}: choose one of {', '.join(NEXT_STAGE)}")
     header, columns = read_fixture(data_path(FILE) if path is None else Path(path))
     moment = header["moments"][name]
-    partition_id, tags = header["partition_id"], header["tags"]
+    partition_id = header["partition_id"]
+    later = global_steps - header["global_steps"]
+    tags = {key: _moved(tag, later) for key, tag in header["tags"].items()}
     tq = TransferQueue()
     if moment["markers"]:
-        markers = moment["markers"]
+        markers = {key: _moved(tag, later) for key, tag in moment["markers"].items()}
         tq.kv_batch_put(keys=list(markers), partition_id=partition_id, tags=list(markers.values()))
     place = {key: number for number, key in enumerate(tags)}
     rows = [{name: columns[name][place[key]] for name in moment["fields"]} for key in moment["keys"]]
@@ -87,7 +97,7 @@ def load_fixture(name: str, path: str | Path | None = None) -> Fixture:
     batch = None
     if not moment["markers"]:
         batch = KVBatchMeta(moment["keys"], own, partition_id, extra_info=moment["extra_info"])
-    return Fixture(name, NEXT_STAGE[name], tq, batch, load_config(header["overrides"]), header["global_steps"])
+    return Fixture(name, NEXT_STAGE[name], tq, batch, header["overrides"], global_steps)
 
 
 def read_fixture(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -113,6 +123,11 @@ def write_fixture(path: Path, header: Mapping[str, Any], columns: Mapping[str, l
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
         np.savez_compressed(file, **{"header.json": np.frombuffer(text, dtype=np.uint8)}, **arrays)  # type: ignore[arg-type]
+
+
+def _moved(tag: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
+    """A tag so many steps later."""
+    return {name: value + num_steps if name.endswith("global_steps") else value for name, value in tag.items()}
 
 
 def _tensors(arrays: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:

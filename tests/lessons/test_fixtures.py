@@ -81,6 +81,13 @@ def test_every_call_gives_a_queue_of_its_own() -> None:
     assert other.batch is not None and other.batch.tags[0]["status"] == "success"
 
 
+def test_it_can_be_of_a_later_step() -> None:
+    fixture = load_fixture("finished", global_steps=9)
+    tags = fixture.tq.kv_list("train")["train"].values()
+    assert {tag["global_steps"] for tag in tags} == {9} and fixture.global_steps == 9
+    assert {tag["max_global_steps"] for tag in tags if not tag.get("is_prompt")} == {8}
+
+
 def test_the_file_is_small_and_without_pickle() -> None:
     path = data_path(FILE)
     assert path.stat().st_size < 50_000

@@ -1,0 +1,116 @@
+"""Who says what is wrong with one part of a finding: a row, several rows, a group, a field, a partition.
+
+Each function gives a judge, which takes an answer and returns the mistakes in it. The truth is looked up in the queue
+at the moment of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kitlib.inspector.names import ShortNames
+from kitlib.inspector.render.wording import count
+from kitlib.keys import is_trajectory_key, uid_of
+from kitlib.lessons.faults.fault import Judge
+from kitlib.lessons.plain_checks import names_of
+from kitlib.transfer_queue import QueueProtocol, explain_get, take_snapshot
+
+MARKER = "is a prompt marker: it has tags and no fields, and that is as it should be"
+
+
+def one_key(tq: QueueProtocol, right: str, healthy: str) -> Judge:
+    """One key. healthy: what is to be said of another row, `it has every field ..`."""
+
+    def judge(said: Any) -> list[str]:
+        return [] if _whole(tq, str(said), right) == right else [_about(tq, str(said), healthy)]
+
+    return judge
+
+
+def some_keys(tq: QueueProtocol, right: Sequence[str], healthy: str) -> Judge:
+    """Several keys, in any order."""
+
+    def judge(said: Any) -> list[str]:
+        names = names_of(said)
+        if names is None:
+            return [f"the answer is a set of keys, not {said!r}"]
+        wrong = [_about(tq, name, healthy) for name in sorted(names) if _whole(tq, name) not in right]
+        missing = set(right) - {_whole(tq, name) for name in names}
+        return wrong + ([f"{count(len(missing), 'key')} still missing from your answer"] if missing else [])
+
+    return judge
+
+
+def one_group(tq: QueueProtocol, right: str, healthy: str) -> Judge:
+    """The uid of one group. healthy: what is to be said of another group."""
+
+    def judge(said: Any) -> list[str]:
+        text = str(said)
+        uids = sorted({uid_of(key) for key in _known(tq)} | {right})
+        short = ShortNames(_known(tq))
+        meant = [uid for uid in uids if text in (uid, short.uid(uid))]
+        if right in (*meant, text):
+            return []
+        if meant:
+            return [f"{text}: {healthy}"]
+        if is_trajectory_key(text):
+            return [f"{text} is the key of a row: the uid of its group is what stands before the first underscore"]
+        return [f"no key begins with {text!r}: a uid is what stands before the first underscore of a key"]
+
+    return judge
+
+
+def lost_field(tq: QueueProtocol, home: str, key: str, right: str) -> Judge:
+    """The field that a row has lost."""
+
+    def judge(said: Any) -> list[str]:
+        if said == right:
+            return []
+        if said not in take_snapshot(tq).partitions[home].fields:
+            return [f"no row has {said!r}: a field that nobody has is not due yet, or misspelt"]
+        lacking = explain_get(tq, [key], [said], home).missing_cells
+        return [f"{said} is on the row, too"] if not lacking else [f"the row lost another field than {said}"]
+
+    return judge
+
+
+def one_partition(right: str, home: str) -> Judge:
+    """The partition where a row lies that belongs into `home`."""
+
+    def judge(said: Any) -> list[str]:
+        if said == right:
+            return []
+        if said == home:
+            where = "a get from there does not find it: where does kv_list see it?"
+            return [f"{said} is where the row belongs, and {where}"]
+        return [f"there is no partition {said!r}: kv_list() names them all"]
+
+    return judge
+
+
+def _known(tq: QueueProtocol) -> list[str]:
+    return [key for keys in tq.kv_list().values() for key in keys]
+
+
+def _whole(tq: QueueProtocol, said: str, *others: str) -> str | None:
+    """The key that is meant by a whole or a short one, among those of the queue and these others."""
+    known = [*_known(tq), *others]
+    short = ShortNames(known)
+    return next((key for key in known if said in (key, short.key(key))), None)
+
+
+def _about(tq: QueueProtocol, said: str, healthy: str) -> str:
+    """What a wrong key is."""
+    key = _whole(tq, said)
+    if key is None:
+        return f"no partition has a key {said!r}: a key is {{uid}}_{{session_id}}_{{index}}"
+    if not is_trajectory_key(key) and any(tags.get(key, {}).get("is_prompt") for tags in tq.kv_list().values()):
+        return f"{said} {MARKER}"
+    return f"{said} is a healthy row: {healthy}"
+
+
+def among(right: Iterable[str], healthy: str) -> Judge:
+    """A field among those that are right."""
+    accepted = tuple(right)
+    return lambda said: [] if said in accepted else [f"{said}: {healthy}"]
