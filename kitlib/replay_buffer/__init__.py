@@ -26,13 +26,14 @@ died, and ends with an explanation when nothing in flight could still complete t
 from kitlib.replay_buffer.async_buffer import ReplayBufferAsync
 from kitlib.replay_buffer.buffer import ReplayBuffer
 from kitlib.replay_buffer.errors import MarkerTagError, SampleError, SamplerArgumentError, UnknownStatusError
-from kitlib.replay_buffer.evictions import FILTERED_REWARD_COUNTS
+from kitlib.replay_buffer.evictions import FILTERED_REWARD_COUNTS, Evictions
 from kitlib.replay_buffer.prompts import STATUSES, PartitionView
 from kitlib.replay_buffer.waiting import WaitReport
 
 __all__ = [
     "FILTERED_REWARD_COUNTS",
     "STATUSES",
+    "Evictions",
     "MarkerTagError",
     "PartitionView",
     "ReplayBuffer",
