@@ -24,7 +24,7 @@ from kitlib.inspector.render.wording import count, listed
 from kitlib.inspector.selection import Filter, select
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.values import read_columns
-from kitlib.inspector.view import PAGE_BUDGET, View
+from kitlib.inspector.view import PAGE_BUDGET, View, max_rows
 from kitlib.keys import is_trajectory_key
 
 if TYPE_CHECKING:
@@ -71,7 +71,13 @@ def group_board(
     head = line((selection.partition.partition_id, State.STRONG), board.verdict())
     facts = line(title, *[(fact, State.DIM) for fact in board.facts(selection.absent)])
     return View(
-        ViewModel(head, facts, board.tables(shown), (), tuple(cell(text, State.DIM) for text in notes if text)), budget
+        ViewModel(
+            head,
+            facts,
+            board.tables(shown, max_rows(budget)),
+            notes=tuple(cell(text, State.DIM) for text in notes if text),
+        ),
+        budget,
     )
 
 
@@ -123,7 +129,7 @@ class _Board:
 
     # ---------------------------------------------------------------------------------------------------------- table
 
-    def tables(self, groups: list[Group]) -> tuple[Table, ...]:
+    def tables(self, groups: list[Group], limit: int) -> tuple[Table, ...]:
         if not groups:
             return ()
         columns = (
@@ -138,7 +144,8 @@ class _Board:
             Column("length", align="right", hover="response tokens"),
             Column("std/n", align="right", hover="divides by n"),
         )
-        return (Table(columns, tuple(self._row(group) for group in groups), row_noun="uids"),)
+        rows = tuple(self._row(group) for group in groups[:limit])
+        return (Table(columns, rows, row_noun="uids", num_rows=len(groups)),)
 
     def _row(self, group: Group) -> tuple[Cell, ...]:
         state, short = _state_of(group), self.names.uid(group.uid)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from kitlib.inspector.selection import Selection
@@ -50,7 +50,7 @@ class Group:
     def num_rows(self) -> int:
         return sum(session.num_outputs for session in self.sessions)
 
-    @property
+    @cached_property
     def rewards(self) -> list[float]:
         return [session.reward for session in self.sessions if session.reward is not None]
 
@@ -58,13 +58,16 @@ class Group:
     def unscored(self) -> list[str]:
         return [session.key for session in self.sessions if session.reward is None]
 
-    @property
+    @cached_property
     def mean(self) -> float:
-        return float(np.mean(self.rewards)) if self.rewards else math.nan
+        return _sum(self.rewards) / len(self.rewards) if self.rewards else math.nan
 
     def std(self, ddof: int = 1) -> float:
         """Standard deviation over sessions: ddof=1 as torch.std and GRPO, ddof=0 as numpy."""
-        return float(np.std(self.rewards, ddof=ddof)) if len(self.rewards) > ddof else math.nan
+        if len(self.rewards) <= ddof:
+            return math.nan
+        gaps = [reward - self.mean for reward in self.rewards]
+        return math.sqrt(_sum([gap * gap for gap in gaps]) / (len(gaps) - ddof))
 
     @property
     def is_flat(self) -> bool:
@@ -94,16 +97,21 @@ class Group:
         return [s for s in range(n or 0) if s not in there]
 
 
+def _sum(values: list[float]) -> float:
+    """Exact to the last digit, so that the mean of equal rewards is that reward; NaN and infinity as in `sum`."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
 def groups_of(selection: Selection, columns: Mapping[str, Mapping[str, torch.Tensor]]) -> list[Group]:
     """Every uid of the selection in the order of the queue, padding last; uids that only have a marker are groups
     without rows."""
     markers = zip(selection.keys(selection.markers), selection.tags(selection.markers), strict=True)
     marker = {uid_of(key): tag for key, tag in markers}
-    outputs: dict[str, dict[int, list[int]]] = {uid: {} for uid in marker}
+    outputs: dict[str, dict[int, list[tuple[int, int]]]] = {uid: {} for uid in marker}  # session -> (index, position)
     for i in selection.rows:
         if is_trajectory_key(key := selection.partition.keys[i]):
             parsed = TrajectoryKey.parse(key)
-            outputs.setdefault(parsed.uid, {}).setdefault(parsed.session_id, []).append(i)
+            outputs.setdefault(parsed.uid, {}).setdefault(parsed.session_id, []).append((parsed.index, i))
     groups = [_group(uid, marker.get(uid), sessions, selection, columns) for uid, sessions in outputs.items()]
     return sorted(groups, key=lambda group: group.is_padding)
 
@@ -111,20 +119,23 @@ def groups_of(selection: Selection, columns: Mapping[str, Mapping[str, torch.Ten
 def _group(
     uid: str,
     marker: Mapping[str, Any] | None,
-    sessions: dict[int, list[int]],
+    sessions: dict[int, list[tuple[int, int]]],
     selection: Selection,
     columns: Mapping[str, Mapping[str, Any]],
 ) -> Group:
     made = tuple(_session(s, positions, selection, columns) for s, positions in sorted(sessions.items()))
-    padding = any(selection.is_padding(i) for positions in sessions.values() for i in positions)
+    padding = any(selection.is_padding(i) for positions in sessions.values() for _, i in positions)
     tag = marker or {}
     return Group(uid, tag.get("status"), made, padding, tag.get("global_steps"))
 
 
 def _session(
-    session_id: int, positions: list[int], selection: Selection, columns: Mapping[str, Mapping[str, Any]]
+    session_id: int,
+    positions: list[tuple[int, int]],
+    selection: Selection,
+    columns: Mapping[str, Mapping[str, Any]],
 ) -> Session:
-    last = max(positions, key=lambda i: TrajectoryKey.parse(selection.partition.keys[i]).index)
+    _, last = max(positions)
     key = selection.partition.keys[last]
     scores, mask = columns.get("rm_scores", {}).get(key), columns.get("response_mask", {}).get(key)
     length = len(mask) if mask is not None else selection.partition.tags[last].get("response_len")
@@ -138,5 +149,5 @@ def _advantage(advantages: torch.Tensor | None, mask: torch.Tensor | None) -> fl
     """The value at the first trained token; 0.0 where the mask is empty; None without the field."""
     if advantages is None or mask is None or len(advantages) != len(mask):
         return None
-    trained = torch.nonzero(mask)  # [num_trained, 1]
-    return float(advantages[trained[0, 0]]) if len(trained) else 0.0
+    first = int(mask.argmax()) if len(mask) else 0
+    return float(advantages[first]) if len(mask) and mask[first] else 0.0

@@ -11,7 +11,8 @@ touched), who wrote a field and when (needs an event log).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kitlib.contract import FIELDS, STAGES
@@ -26,7 +27,7 @@ from kitlib.inspector.render.wording import count
 from kitlib.inspector.selection import Filter, NoSuchPartitionError, select
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.tags import describe_tags
-from kitlib.inspector.view import PAGE_BUDGET, View
+from kitlib.inspector.view import PAGE_BUDGET, View, max_rows
 from kitlib.keys import uid_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def presence(
     )
     shown_rows, shown_fields = _shown(rows, keep)
     kinds = rows.kinds(shown_rows, shown_fields)
-    tables = [_table(rows, kinds, shown_fields, show_tags, collapse)] if kinds else []
+    tables = [_table(rows, kinds, shown_fields, show_tags, collapse, max_rows(budget))] if kinds else []
     hidden = (
         f"showing {len(shown_rows):,} of {count(len(rows.keys), 'row')} because of the filter {keep}"
         if str(keep)
@@ -116,12 +117,18 @@ def _shown(rows: PresenceRows, keep: Filter) -> tuple[list[int], list[int]]:
     return shown, fields
 
 
-def _table(rows: PresenceRows, kinds: list[Kind], fields: list[int], show_tags: bool, collapse: bool) -> Table:
+def _table(
+    rows: PresenceRows, kinds: list[Kind], fields: list[int], show_tags: bool, collapse: bool, limit: int
+) -> Table:
+    """At most `limit` lines: the largest kind first, or, with a line a row, last, so that odd rows are on the page."""
     names = [rows.fields[j] for j in fields]
     tail = [Column("keys", flow=True), *([Column("tags", flow=True)] if show_tags else [])]
     columns = (Column("rows", align="right"), *(_column(rows, name) for name in names), *tail)
-    lines = [one for kind in kinds for one in _lines(rows, kind, collapse, is_first=kind is kinds[0])]
-    return Table(columns, tuple(_row(rows, kind, names, show_tags) for kind in lines), row_noun="lines")
+    ordered = kinds if collapse else [*kinds[1:], kinds[0]]
+    lines = (one for kind in ordered for one in _lines(rows, kind, collapse and _is_one_line(kind, kinds)))
+    num_lines = sum(1 if collapse and _is_one_line(kind, kinds) else len(kind.positions) for kind in kinds)
+    made = tuple(_row(rows, kind, names, show_tags) for kind in islice(lines, limit))
+    return Table(columns, made, row_noun="lines", num_rows=num_lines)
 
 
 def _column(rows: PresenceRows, name: str) -> Column:
@@ -130,12 +137,18 @@ def _column(rows: PresenceRows, name: str) -> Column:
     return Column(name, group_of(name), "center", mark=True, state=state, hover=hover)
 
 
-def _lines(rows: PresenceRows, kind: Kind, collapse: bool, is_first: bool) -> list[Kind]:
-    """One line for the kind, or one a row where the rows are few and odd."""
-    if collapse and (is_first or len(kind.positions) > NUM_EXPANDED):
-        return [kind]
-    ordered = sorted(kind.positions, key=lambda i: uid_of(rows.keys[i]))
-    return [Kind((i,), kind.present, kind.is_padding) for i in ordered]
+def _is_one_line(kind: Kind, kinds: list[Kind]) -> bool:
+    """False for a kind of few and odd rows: they get a line each."""
+    return kind is kinds[0] or len(kind.positions) > NUM_EXPANDED
+
+
+def _lines(rows: PresenceRows, kind: Kind, as_one: bool) -> Iterator[Kind]:
+    """One line for the kind, or one a row."""
+    if as_one:
+        yield kind
+    else:
+        for i in sorted(kind.positions, key=lambda i: uid_of(rows.keys[i])):
+            yield Kind((i,), kind.present, kind.is_padding)
 
 
 def _row(rows: PresenceRows, kind: Kind, names: Sequence[str], show_tags: bool) -> tuple[Cell, ...]:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 NOTE_BYTES = 250  # kept free for the note on a table that is cut
 PAGE_BUDGET = 60_000  # bytes of HTML: a notebook with fifty views stays below 3 MB
+ROW_BYTES = 60  # no row of two cells takes fewer in a page
+
+
+def max_rows(budget: int) -> int:
+    """More rows than this do not fit into a page: a view of a large queue need not make them."""
+    return budget // ROW_BYTES
 
 
 class ViewTooLargeError(KitError):
@@ -82,10 +88,10 @@ def _within(model: ViewModel, budget: int) -> ViewModel:
     return replace(model, tables=tables).with_notes(
         cell(_cut_note(before, len(after.rows), budget), State.WARN)
         for before, after in zip(model.tables, tables, strict=True)
-        if len(after.rows) < len(before.rows)
+        if len(after.rows) < before.total
     )
 
 
 def _cut_note(table: Table, num_shown: int, budget: int) -> str:
-    shown = f"showing {num_shown:,} of {len(table.rows):,} {table.row_noun}"
+    shown = f"showing {num_shown:,} of {table.total:,} {table.row_noun}"
     return f"{shown} because a page is kept below {budget / 1000:g} KB; filter to see the others"

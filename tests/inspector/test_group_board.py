@@ -134,6 +134,17 @@ def test_batch_limits_the_board() -> None:
     assert [*board(view)] == ["9c02"] and "1 key of the batch not in the queue" in view.text()
 
 
+def test_infinite_rewards_are_shown_and_stop_nothing() -> None:
+    line = board(group_board(board_queue({"f3a1": [math.inf, -math.inf, 1], "9c02": [1e200, 0, 0]})))["f3a1"]
+    assert (line["mean"], line["std"]) == ("-", "-") and "[inf] [-inf] [1]" in line["sessions (reward)"]
+
+
+def test_many_groups_are_counted_and_those_that_fit_are_made() -> None:
+    view = group_board(board_queue({f"u{i}": [1, 0] for i in range(1500)}))
+    assert "1500 of 1,500 groups teach something" in view.headline
+    assert "of 1,500 uids because" in view.text(300) and len(view.model.tables[0].rows) < 1000
+
+
 def test_rows_cleared_while_they_are_read_do_not_shift_rewards() -> None:
     """A get that comes back shorter than asked must not be matched to keys by position."""
     tq = board_queue({"f3a1": [1, 0, 0]})

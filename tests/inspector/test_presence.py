@@ -213,6 +213,16 @@ def test_rows_that_lack_what_is_needed_come_before_rows_that_lack_more() -> None
     assert keys_shown(presence(source, "compute_advantage", GRPO))[1:] == ["9c02_1_0", "f3a1_0_0"]
 
 
+def test_a_line_a_row_makes_what_fits_and_counts_the_others_odd_ones_first() -> None:
+    keys = [f"u{i}_0_0" for i in range(5000)]
+    source = snapshot(partition(keys, READY_FOR_ADVANTAGE, [("u4999_0_0", "rm_scores")]))
+    view = presence(source, "compute_advantage", GRPO, collapse=False)
+    assert len(view.html().encode()) <= view.budget and "of 5,000 lines" in view.text(200)
+    assert keys_shown(view)[:2] == ["u4999_0_0", "u0_0_0"]
+    large = presence(source, "compute_advantage", GRPO, collapse=False, budget=20_000_000)
+    assert len(keys_shown(large)) == 5000, "a page with room has all"
+
+
 def test_filters() -> None:
     tags = {"f3a1_0_0": tag("odd")}
     source = snapshot(partition(KEYS, READY_FOR_ADVANTAGE, [("9c02_1_0", "rm_scores")], tags))
@@ -222,7 +232,7 @@ def test_filters() -> None:
         assert "NOT READY: 1 of 8 rows" in headline(view), "a filter must not change the verdict"
         return view
 
-    assert keys_shown(shown(uid="9c")) == ["9c02_0_0", "9c02_2_0", "9c02_3_0", "9c02_1_0"]
+    assert keys_shown(shown(uid="9c")) == ["9c02_1_0", "9c02_0_0", "9c02_2_0", "9c02_3_0"]
     assert keys_shown(shown(status="odd")) == ["f3a1_0_0"]
     assert keys_shown(shown(key="*_3_0")) == ["9c02_3_0", "f3a1_3_0"]
     assert columns(shown(field="*log_prob*")) == ["rollout_log_probs", "log_probs", "old_log_probs"]

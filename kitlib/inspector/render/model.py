@@ -68,13 +68,19 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """Rows under columns. The first `num_fixed` columns name the row: a narrow text repeats them when it breaks the
-    table in parts."""
+    table in parts. `num_rows`: how many there are, if `rows` holds only the first of them."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: Cell = field(default_factory=Cell)
     num_fixed: int = 1
     row_noun: str = "rows"
+    num_rows: int | None = None
+
+    @property
+    def total(self) -> int:
+        """How many rows there are, shown or not."""
+        return len(self.rows) if self.num_rows is None else self.num_rows
 
     def first(self, num_rows: int) -> Table:
         """The same table with only its first rows."""
