@@ -112,7 +112,14 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kitlib doctor`."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="a snapshot, a recording or a case file")
     parser.add_argument("--case", action="store_true", help="FILEs are case files; prints one JSON object a line")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="seven questions about a run, settings first: FILE is its folder (default: the newest one), words "
+        "key=value are the overrides that it was started with",
+    )
     parser.add_argument("--address", help="of the Ray cluster of a run; auto: the one on this machine")
+    parser.add_argument("--logs", metavar="PATH", help="with --check: a log or a folder of logs, such as Ray's")
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     parser.add_argument("--stage", help="the stage about to run; default: guessed from the queue")
     parser.add_argument("--config", metavar="FILE", help="YAML of the run's resolved config")
@@ -122,9 +129,22 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """`kitlib doctor`: status 1 if there is an error."""
+    if args.check:
+        return check(args)
     from kitlib.inspector.doctor.command import run_doctor as run_it
 
     return run_it(args)
+
+
+def check(args: argparse.Namespace) -> int:
+    """`kitlib doctor --check`: status 1 if one of the seven questions failed."""
+    from kitlib.run import check_run
+
+    overrides = [word for word in args.files if "=" in word]
+    folders = [word for word in args.files if "=" not in word] or ["."]
+    answers = check_run(folders[0], overrides=overrides, logs=args.logs, stage=args.stage, global_steps=args.step)
+    print(answers.text(120))
+    return 0 if answers.ok else 1
 
 
 def print_config(args: argparse.Namespace) -> None:

@@ -16,6 +16,9 @@ optimal token baselines work, and an estimator of your own may ask for any field
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from tensordict import TensorDict
 
@@ -45,18 +48,11 @@ class Advantage(Driver):
         fields = dict.fromkeys([*needs("compute_advantage", self.config).reads, *estimator_fields(estimator)])
         data = self.pull(batch, *fields)
         mask = data["response_mask"]  # jagged [num_rows, R]
-        columns = _columns(data)
+        columns = padded_columns(data)
         self._refuse_bad_rewards(batch, columns["rm_scores"])
         written = self._apply_kl(columns) | self._correct_rollout(columns)
-        advantages, returns = compute_advantage_for_multi_trajectories(
-            {**columns, **self._reward_parts(batch, data), "uid": data.get("uid").tolist()},
-            batch.keys,
-            estimator,
-            gamma=self.config.algorithm.gamma,
-            lam=self.config.algorithm.lam,
-            norm_adv_by_std_in_grpo=self.config.algorithm.norm_adv_by_std_in_grpo,
-            config=self.config.algorithm,
-        )
+        uids, extras = data.get("uid").tolist(), objects(data, "extra_fields")
+        advantages, returns = estimate(self.config.algorithm, batch.keys, columns, uids, extras)
         written |= {"advantages": advantages, "returns": returns}
         return self.push(batch, **{name: response_to_nested(column, mask) for name, column in written.items()})
 
@@ -92,21 +88,6 @@ class Advantage(Driver):
             columns["rollout_is_weights"] = written["rollout_is_weights"] = corrected.weights
         return written
 
-    def _reward_parts(self, batch: KVBatchMeta, data: TensorDict) -> dict[str, torch.Tensor]:
-        """The entries of reward_extra_info that gdpo normalises one by one, each [num_rows]."""
-        names = self.config.algorithm.gdpo_reward_keys or []
-        if "extra_fields" not in data:
-            return {}
-        infos = [extra.get("reward_extra_info", {}) for extra in data.get("extra_fields").tolist()]
-        for name in names:
-            lacking = [key for key, info in zip(batch.keys, infos, strict=True) if name not in info]
-            if lacking:
-                raise BadRewardError(
-                    f"algorithm.gdpo_reward_keys names {name!r}, which the reward function did not return for "
-                    f"{', '.join(lacking[:8])} ({len(lacking)} of {len(batch)} rows): it has to return a dict with it"
-                )
-        return {name: torch.tensor([float(info[name]) for info in infos]) for name in names}
-
     def _refuse_bad_rewards(self, batch: KVBatchMeta, scores: torch.Tensor) -> None:
         """One NaN makes a whole group NaN without a word; stop here and name the rows instead."""
         bad = ~torch.isfinite(scores).all(dim=1)
@@ -118,7 +99,48 @@ class Advantage(Driver):
             )
 
 
-def _columns(data: TensorDict) -> dict[str, torch.Tensor]:
+def estimate(
+    algorithm: Any,
+    keys: Sequence[str],
+    columns: Mapping[str, torch.Tensor],
+    uids: Sequence[Any],
+    extras: Sequence[Any] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(advantages, returns), both [num_rows, max R], of padded columns.
+
+    algorithm: the config section. uids, extras: the fields uid and extra_fields, one a row.
+    """
+    parts = _reward_parts(algorithm.gdpo_reward_keys or [], keys, extras) if extras is not None else {}
+    return compute_advantage_for_multi_trajectories(
+        {**columns, **parts, "uid": list(uids)},
+        keys,
+        algorithm.adv_estimator,
+        gamma=algorithm.gamma,
+        lam=algorithm.lam,
+        norm_adv_by_std_in_grpo=algorithm.norm_adv_by_std_in_grpo,
+        config=algorithm,
+    )
+
+
+def _reward_parts(names: Sequence[str], keys: Sequence[str], extras: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """The entries of reward_extra_info that gdpo normalises one by one, each [num_rows]."""
+    infos = [extra.get("reward_extra_info", {}) for extra in extras]
+    for name in names:
+        lacking = [key for key, info in zip(keys, infos, strict=True) if name not in info]
+        if lacking:
+            raise BadRewardError(
+                f"algorithm.gdpo_reward_keys names {name!r}, which the reward function did not return for "
+                f"{', '.join(lacking[:8])} ({len(lacking)} of {len(keys)} rows): it has to return a dict with it"
+            )
+    return {name: torch.tensor([float(info[name]) for info in infos]) for name in names}
+
+
+def objects(data: TensorDict, name: str) -> list[Any] | None:
+    """A column of non-tensors as a list, None if it is not there."""
+    return data.get(name).tolist() if name in data else None
+
+
+def padded_columns(data: TensorDict) -> dict[str, torch.Tensor]:
     """The tensors of a batch: jagged ones padded to [num_rows, max R], scalars as they are, [num_rows]."""
     tensors = {str(name): data[name] for name in data.keys() if isinstance(data.get(name), torch.Tensor)}
     return {name: padded(column) if column.is_nested else column for name, column in tensors.items()}

@@ -38,6 +38,7 @@ from kitlib.trainer.aggregate import aggregate
 from kitlib.trainer.border_doctor import BorderDoctor
 from kitlib.trainer.checkpoint import checkpoint_root
 from kitlib.trainer.checkpointing import Checkpointing
+from kitlib.trainer.formulas import Formula, reference_formulas
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.parts import Parts, build_parts, build_replay_buffer, make_queue
 from kitlib.trainer.profiling import make_profiler
@@ -239,6 +240,12 @@ class PPOTrainer(Checkpointing):
         """True at each multiple of `every` and at the last step; never if it is not positive."""
         is_last = self.global_steps == self.total_training_steps
         return every > 0 and (is_last or self.global_steps % every == 0)
+
+    @property
+    def formulas(self) -> dict[str, Formula]:
+        """Advantages and loss of a batch once more, by the reference functions: what `check_run` compares."""
+        dp_size = self.actor_rollout_wg.dp_size if self.parts is not None else 1
+        return reference_formulas(self.tq, self.config, self.metrics, dp_size)
 
     # Records
 

@@ -6,7 +6,7 @@
     4 lengths      do batch size, response lengths, masks and groups agree?
     5 workers      were the workers created that the config asks for?
     6 exception    the original exception of the worker: the root cause, not the last traceback
-    7 formula      advantage and loss of this batch, computed again and compared
+    7 formula      advantages and policy loss of this batch, computed again by the reference functions and compared
 
 Most hours are lost by starting at 7. verl 0.9.1 has no counterpart. `run` is a trainer of kitlib, a Recording, or a
 queue; what it cannot tell is said to be unknown and does not stop the order.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,13 @@ from kitlib.inspector.doctor.advantages import group_advantages
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.diagnose import doctor, look_at
 from kitlib.inspector.doctor.finding import few, verb
-from kitlib.inspector.doctor.root_cause import root_cause
+from kitlib.inspector.doctor.handle import handle_of
+from kitlib.inspector.doctor.root_cause import first_failed_task, first_traceback, root_cause
 from kitlib.inspector.doctor.rules import RULES
 from kitlib.inspector.doctor.run_check import Answer, RunCheck
 from kitlib.inspector.doctor.scene import grouped, keys_of, sessions_of
 
+Formula = Callable[[Any, Any], "str | None"]
 FIELD_FAMILIES = ("presence", "key grammar", "joins", "request", "prompts", "start-up")
 
 
@@ -43,7 +46,7 @@ class Question:
     config: Any
     arguments: dict[str, Any]
     error: BaseException | str | None
-    formulas: Mapping[str, Callable[[Any], str]]
+    formulas: Mapping[str, Formula]
     target: Any = field(default=None)
 
 
@@ -52,7 +55,8 @@ def check_run(
     *,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     error: BaseException | str | None = None,
-    formulas: Mapping[str, Callable[[Any], str]] | None = None,
+    formulas: Mapping[str, Formula] | None = None,
+    logs: str | Path | None = None,
     **arguments: Any,
 ) -> RunCheck:
     """Ask the seven questions.
@@ -60,8 +64,10 @@ def check_run(
     overrides: what was asked for on the command line (`key=value` words or a mapping).
     error:     the exception of the run or the text of its log; by default what a trainer's task ledger, or a
         recording, has kept.
-    formulas:  {name: check}; a check gets the run and returns what differs, "" if nothing does: the loss of this
-        batch, for example. GRPO advantages are computed again here.
+    formulas:  {name: check}; a check gets the run and the handle of the batch and returns what differs, "" if nothing
+        does, None if there is nothing to compare. By default those that a trainer brings along: its estimator and its
+        policy loss. Of a run that brings none, GRPO advantages are computed again.
+    logs:      a log, or a folder of logs such as /tmp/ray/session_latest/logs, to look for the first error in.
     arguments: those of `doctor` (stage, batch, config, global_steps, ...).
     """
     config = arguments.pop("config", None)
@@ -69,7 +75,10 @@ def check_run(
     target = getattr(run, "tq", run)
     if arguments.get("global_steps") is None and isinstance(getattr(run, "global_steps", None), int):
         arguments["global_steps"] = run.global_steps
-    asked = Question(run, _as_mapping(overrides), config, arguments, error, formulas or {}, target)
+    if error is None and logs is not None:
+        error = first_traceback(Path(logs))
+    formulas = getattr(run, "formulas", {}) if formulas is None else formulas
+    asked = Question(run, _as_mapping(overrides), config, arguments, error, formulas, target)
     answers: list[Answer] = []
     for number, (title, ask) in enumerate(QUESTIONS, start=1):
         stopped = any(one.state == "failed" for one in answers)
@@ -87,11 +96,19 @@ def _settings(asked: Question) -> tuple[str, str]:
         got = asked.config.select(key, _NOWHERE)
         if got is _NOWHERE:
             wrong.append(f"{key} is no setting of this config")
-        elif str(got) != str(value):
+        elif not _same(got, value):
             wrong.append(f"{key} was set to {value!r}, and the run uses {got!r}")
     if wrong:
         return "failed", f"{few(wrong)}. Look at `kitlib config {' '.join(asked.overrides)}`."
     return "ok", f"{len(asked.overrides)} overrides arrived" if asked.overrides else "no override was named"
+
+
+def _same(got: Any, asked: Any) -> bool:
+    """True for one value in two spellings: 1e-4 is a word to YAML, [a] a list of another type to OmegaConf."""
+    try:
+        return float(got) == float(asked)
+    except (TypeError, ValueError):
+        return str(got) == str(asked)
 
 
 def _mode(asked: Question) -> tuple[str, str]:
@@ -119,7 +136,7 @@ def _lengths(asked: Question) -> tuple[str, str]:
 
 
 def _by_rules(asked: Question, belongs: Callable[[str], bool]) -> tuple[str, str]:
-    if not hasattr(asked.target, "snapshot") and not hasattr(asked.target, "partitions"):
+    if not _has_queue(asked):
         return "not known", "there is no queue to look at"
     others = [rule.name for rule in RULES if not belongs(rule.family)]
     without = [*others, "mispaired_advantages", *asked.arguments.get("without", ())]  # the latter is question 7
@@ -130,6 +147,10 @@ def _by_rules(asked: Question, belongs: Callable[[str], bool]) -> tuple[str, str
         return "failed", f"{first.kind}: {first.says} {first.way_out}{more}"
     said = f"; {len(report.warnings)} warnings, see doctor()" if report.warnings else ""
     return "ok", f"{len(report.examination.checked)} rules found no error{said}"
+
+
+def _has_queue(asked: Question) -> bool:
+    return hasattr(asked.target, "snapshot") or hasattr(asked.target, "partitions")
 
 
 def _workers(asked: Question) -> tuple[str, str]:
@@ -147,27 +168,54 @@ def _workers(asked: Question) -> tuple[str, str]:
 
 
 def _exception(asked: Question) -> tuple[str, str]:
-    """Question 6."""
+    """Question 6: of the tasks that failed the first one, else what ended the run."""
     ledger = getattr(getattr(asked.run, "agent_loop_manager", None), "ledger", None)
     failures = ledger.failures() if ledger is not None else ()
-    error = asked.error or (failures[0].exception if failures else None) or getattr(asked.run, "failure", None)
-    if not error:
-        return (
-            ("ok", "no task has failed") if ledger is not None else ("not known", "no exception at hand: pass error=")
-        )
-    where = f" in {failures[0]}" if failures and error is failures[0].exception else ""
-    return "failed", f"The first of all exceptions{where}: {root_cause(error)}"
+    recorded = first_failed_task(getattr(asked.run, "tasks", "") or "")
+    if asked.error:
+        said = root_cause(asked.error)
+    elif failures:
+        said = f"in {failures[0]}: {root_cause(failures[0].exception)}"
+    elif recorded:
+        said = f"in {recorded}"
+    elif failure := getattr(asked.run, "failure", None):
+        said = root_cause(failure)
+    elif ledger is None:
+        return "not known", "no exception at hand: pass error= or logs="
+    else:
+        return "ok", "no task has failed"
+    return "failed", f"the first of all exceptions, {said}" if said.startswith("in ") else f"first of all: {said}"
 
 
 def _formula(asked: Question) -> tuple[str, str]:
     """Question 7."""
-    results: dict[str, str | None] = {"advantages": _advantages_again(asked)}
-    results |= {name: formula(asked.run) for name, formula in asked.formulas.items()}
+    has_queue = _has_queue(asked)
+    if has_queue and (moved := _mispaired(asked)):
+        return "failed", moved
+    results = {"advantages": _advantages_again(asked) if has_queue and not asked.formulas else None}
+    batch, broken = handle_of(asked.arguments.get("batch")), []
+    for name, formula in asked.formulas.items():
+        try:
+            results[name] = formula(asked.run, batch)
+        except Exception as error:  # noqa: BLE001 - a config of another version may lack what a formula reads
+            broken.append(f"{name} could not be computed: {type(error).__name__}: {error}")
     computed = {name: said for name, said in results.items() if said is not None}
     if not computed:
-        return "not known", "no advantages on the rows, or another estimator than grpo"
+        why = "; ".join(broken) or "no advantages on the rows, or no values at hand"
+        return "not known", f"nothing to compare: {why}"
     differs = [f"{name}: {said}" for name, said in computed.items() if said]
-    return ("failed", "; ".join(differs)) if differs else ("ok", f"{few([*computed])} come out the same")
+    if differs:
+        return "failed", "; ".join(differs)
+    rest = [name for name in asked.formulas if name not in computed]
+    more = f"; nothing to compare {few(rest)} with" if rest else ""
+    return "ok", f"{few([*computed])} {verb(len(computed), 'comes', 'come')} out the same{more}"
+
+
+def _mispaired(asked: Question) -> str:
+    """The right numbers on the wrong rows, which is told apart from wrong numbers."""
+    others = [rule.name for rule in RULES if rule.name != "mispaired_advantages"]
+    report = doctor(asked.target, config=asked.config, **(asked.arguments | {"without": others}))
+    return report.errors[0].says if report.errors else ""
 
 
 def _advantages_again(asked: Question) -> str | None:

@@ -8,6 +8,7 @@ first one of a chain is the cause.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 # The last line of a traceback: `package.Error: message`, or the bare name of the error.
 _ERROR_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?::\s?(?P<text>.*))?$")
@@ -57,3 +58,24 @@ def _of_text(text: str) -> str:
 def _bare(line: str) -> str:
     """A line of Ray's log without the name of its process."""
     return re.sub(r"^\([\w.]+ pid=\d+[^)]*\)\s", "", line)
+
+
+def first_failed_task(tasks: str) -> str:
+    """The first task that a recording's list of tasks calls failed, with its error; "" if there is none."""
+    _, _, failed = tasks.partition("failed tasks:")
+    return next((line.strip() for line in failed.splitlines()[1:] if line.strip()), "")
+
+
+def first_traceback(logs: Path) -> str | None:
+    """The text of a log with a traceback; of several the one that ended first. None if there is none.
+
+    logs: a file, or a folder such as Ray's session_latest/logs (worker-*.err, python-core-worker-*.log, ...).
+    """
+    if logs.is_file():
+        return logs.read_text(encoding="utf-8", errors="replace")
+    files = sorted((path for path in logs.rglob("*") if path.is_file()), key=lambda path: path.stat().st_mtime)
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if _HEAD.search(text):
+            return text
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,7 +121,7 @@ def test_7_advantages_that_do_not_follow_from_the_rewards(raw: dict[str, Any]) -
 
 
 def test_7_a_formula_of_the_caller(raw: dict[str, Any]) -> None:
-    assert stopped_at(check(raw, formulas={"loss": lambda run: "0.3, and 0.2 was logged"})) == 7
+    assert stopped_at(check(raw, formulas={"loss": lambda run, batch: "0.3, and 0.2 was logged"})) == 7
 
 
 def test_a_queue_alone_tells_less(raw: dict[str, Any]) -> None:
@@ -139,3 +141,34 @@ def test_root_cause_of_a_chain() -> None:
     assert root_cause(caught.value).startswith("ValueError: first (")
     assert root_cause(LOG).startswith("ValueError: could not convert")
     assert root_cause("nothing but a line") == "nothing but a line"
+
+
+def test_6_the_log_that_ended_first(raw: dict[str, Any], tmp_path: Path) -> None:
+    """Three workers of a cluster: one only warned, one died of a tool, one of the other's death."""
+    for number, text in enumerate(["warning: slow\n", LOG, LOG.replace("float: 'x'", "float: 'later'")]):
+        file = tmp_path / "logs" / f"worker-{number}.err"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        os.utime(file, (1000 + number, 1000 + number))
+    assert "convert string to float: 'x'" in check(raw, logs=tmp_path / "logs").failed.says
+    assert "float: 'later'" in check(raw, logs=tmp_path / "logs" / "worker-2.err").failed.says
+    (tmp_path / "nothing").mkdir()
+    assert check(raw, logs=tmp_path / "nothing").ok
+
+
+def test_6_the_failed_task_of_a_recording_comes_first(raw: dict[str, Any]) -> None:
+    tasks = (
+        "running tasks: 1\n  prompt u2  for 3.0 s\nfailed tasks: 1\n  session u1_3  after 0.1 s: ValueError: no tool\n"
+    )
+    run = run_of(raw)
+    run.tasks, run.failure = tasks, "SampleError: nothing is in flight"
+    assert "session u1_3  after 0.1 s: ValueError: no tool" in check(raw, run).failed.says
+    run.tasks = "running tasks: 0\nfailed tasks: 0\n"
+    assert "SampleError: nothing is in flight" in check(raw, run).failed.says
+
+
+def test_a_run_without_a_queue_tells_what_it_can() -> None:
+    run = SimpleNamespace(config=load_config(["trainer.use_v1=false"]))
+    found = check_run(run)
+    assert found.ok and "V0" in found.answers[1].says
+    assert [one.state for one in found.answers[2:4]] == ["not known"] * 2
