@@ -1,4 +1,4 @@
-"""Lesson 08: every check takes the right advantages and names each planted mistake; the fault is real."""
+"""Lesson 08: every check takes the right advantages and names each planted mistake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from kitlib.algos.advantage import ADV_ESTIMATOR_REGISTRY, register_adv_est, required_fields
-from kitlib.keys import uid_of
-from kitlib.lessons import load_fixture
 from kitlib.lessons.answers import Answer
 from kitlib.lessons.compute_advantage import (
     check_gae,
@@ -18,13 +16,11 @@ from kitlib.lessons.compute_advantage import (
     check_median_baseline,
     check_sessions,
     heat_map,
-    merge_groups,
     plot_success,
     side_by_side,
     toy_columns,
     two_groups,
 )
-from kitlib.lessons.compute_advantage.merged import MergedGroups
 
 REWARDS = [0.2, 0.2, 0.8, 0.8]
 KEYS = ["a_0_0", "a_0_1", "a_1_0", "a_2_0"]
@@ -176,51 +172,6 @@ class TestMedianBaseline:
             return made, made
 
         assert mistake in words(check(own))
-
-
-class TestMergedGroups:
-    @pytest.fixture
-    def fault(self) -> MergedGroups:
-        fixture = load_fixture("scored")
-        assert fixture.batch is not None
-        return merge_groups(fixture.tq, fixture.batch, seed=1)
-
-    def columns(self, fault: MergedGroups) -> set[tuple[str, str]]:
-        data = fault.tq.kv_batch_get(fault.batch.keys, "train", ["uid"])
-        pairs = zip(fault.batch.keys, data.get("uid").tolist(), strict=True)
-        return {(uid_of(key), column) for key, column in pairs}
-
-    def test_one_group_carries_the_uid_of_another(self, fault: MergedGroups) -> None:
-        assert [pair for pair in self.columns(fault) if pair[0] != pair[1]] == [(fault.moved, fault.host)]
-        assert (fault.host, fault.host) in self.columns(fault)
-
-    def test_mending_leaves_no_trace(self, fault: MergedGroups) -> None:
-        fault.mend()
-        assert all(key == column for key, column in self.columns(fault))
-
-    def test_right_in_any_order_and_short(self, fault: MergedGroups) -> None:
-        assert fault.check(fault.host, fault.moved).ok is True
-        assert fault.check(fault.moved[:4], fault.host[:4]).ok is True
-        assert fault.check(..., fault.host).ok is None
-
-    def test_wrong(self, fault: MergedGroups) -> None:
-        healthy = next(uid for uid, _ in self.columns(fault) if uid not in (fault.host, fault.moved))
-        assert f"{healthy[:4]} is healthy" in words(fault.check(fault.host, healthy))
-        assert "the same group twice" in words(fault.check(fault.host, fault.host[:5]))
-        assert "the beginning of 0 uids" in words(fault.check("nobody", fault.host))
-        assert "the beginning of 4 uids" in words(fault.check("", fault.host))
-
-    def test_printing_does_not_give_it_away(self, fault: MergedGroups) -> None:
-        assert fault.host not in repr(fault) and fault.moved not in repr(fault)
-        assert fault.host[:4] in fault.reveal() and fault.moved[:4] in fault.reveal()
-
-    def test_which_of_the_two_is_rewritten_follows_from_the_seed(self) -> None:
-        moved = set()
-        for seed in range(6):
-            fixture = load_fixture("scored")
-            assert fixture.batch is not None
-            moved.add(merge_groups(fixture.tq, fixture.batch, seed).moved)
-        assert len(moved) == 2
 
 
 class TestSideBySide:

@@ -1,4 +1,4 @@
-"""What notebook 08 imports: toy answers, estimators side by side, checks that name the mistake, groups to un-merge.
+"""What notebook 08 imports: toy answers, estimators side by side, checks that name the mistake.
 
 toys.py         a few answers as padded columns, and the numbers that each estimator asks for
 side_by_side.py one line an estimator, one column an answer; the same as a heat map; what a success is worth
@@ -8,20 +8,17 @@ merged.py       two groups that share a uid, to be found
 """
 
 from kitlib.lessons.compute_advantage.checks import check_gae, check_grpo, check_sessions
-from kitlib.lessons.compute_advantage.merged import MergedGroups, merge_groups
 from kitlib.lessons.compute_advantage.own import check_median_baseline
 from kitlib.lessons.compute_advantage.side_by_side import SideBySide, heat_map, plot_success, side_by_side
 from kitlib.lessons.compute_advantage.toys import queue_columns, toy_columns, two_groups
 
 __all__ = [
-    "MergedGroups",
     "SideBySide",
     "check_gae",
     "check_grpo",
     "check_median_baseline",
     "check_sessions",
     "heat_map",
-    "merge_groups",
     "plot_success",
     "queue_columns",
     "side_by_side",
