@@ -40,3 +40,10 @@ def solve(notebook: Any) -> int:
             exercise.source = solution
             num_solved += 1
     return num_solved
+
+
+def minutes_stated(notebook: Any) -> int:
+    """What the first cell says: `About 2 minutes on 2 CPU cores`."""
+    found = re.search(r"About (\d+) minutes? on 2 CPU cores", notebook.cells[0].source)
+    assert found, "the first cell states no minutes"
+    return int(found[1])

@@ -14,10 +14,12 @@ import pytest
 from tests.notebooks.reading import NAMES, PATHS, is_exercise, read, solution_in
 
 MAX_CELLS, MAX_LINES = 59, 12
+ADDRESS = r"https?:|ftp:|\bwww\.|(?<![\w:/.])//[a-z0-9-]+\."
 FORBIDDEN_IN_CODE = {
     "an absolute path": r"""["'](/|~/|[A-Z]:\\)""",
-    "an address": r"https?://",
     "a shell or pip line": r"(?m)^\s*[!%]",
+    "the date": r"\bdatetime\b|\btime\.(time|localtime|gmtime|strftime|ctime)\b|\bfrom time import\b",
+    "a question to whoever sits there": r"\binput\(",
 }
 
 
@@ -87,6 +89,23 @@ def test_code_is_plain(notebook: Any) -> None:
             assert not re.search(pattern, cell.source), f"{what} in:\n{cell.source}"
         tags = cell.metadata.get("tags", [])
         assert set(tags) <= {"exercise"}, f"tags {tags}"
+
+
+def test_no_external_address(path: Path, notebook: Any) -> None:
+    """In code, prose, metadata or attachments: the course is read without a network."""
+    for cell in notebook.cells:
+        assert not re.search(ADDRESS, cell.source), cell.source
+    assert not re.search(ADDRESS, path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["https://x.org", "see www.x.org", "<img src='//cdn.x.org/a.js'>", "ftp://x"])
+def test_what_an_external_address_is(text: str) -> None:
+    assert re.search(ADDRESS, text)
+
+
+@pytest.mark.parametrize("text", ["7 // 2", "a//b.c", "kitlib/lessons//x", "http is a protocol", "rows//2.0"])
+def test_what_an_external_address_is_not(text: str) -> None:
+    assert not re.search(ADDRESS, text)
 
 
 def test_links_lead_to_notebooks_that_exist(path: Path, notebook: Any) -> None:

@@ -1,48 +1,75 @@
-"""The notebooks do what they say: run from anywhere, twice in one kernel, quietly, with every exercise solved; and
-they turn red when the library no longer does what they teach.
+"""The notebooks do what they say: from anywhere, twice in one kernel, on another day, quietly, in the time that they
+state, with every exercise solved; and they turn red when the library no longer does what they teach.
+
+Kernels start warm (see warm.py). `make test` runs every notebook once more in a cold one, by nbmake.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import pytest
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell
 
-from tests.notebooks.reading import NAMES, PATHS, ROOT, is_exercise, read, solve
+from tests.notebooks.reading import NAMES, PATHS, is_exercise, minutes_stated, read, solve
+from tests.notebooks.running import run
+from tests.notebooks.warm import IMPORT_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 BY_NAME = dict(zip(NAMES, PATHS, strict=True))
-
-
-def run(notebook: Any, folder: Path) -> Any:
-    """Execute in a fresh kernel whose working directory is `folder`."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    client = NotebookClient(notebook, timeout=240, kernel_name="python3")
-    client.execute(cwd=str(folder), env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"})
-    return notebook
+MEASURE = f"""
+import os, resource
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(part.ru_utime + part.ru_stime for part in used) + float(os.environ["{IMPORT_SECONDS}"]))
+"""
+ANOTHER_DAY = """
+import datetime, time
+def later(now=time.time): return now() + 400 * 86400
+class Date(datetime.date):
+    today = classmethod(lambda cls: cls.fromtimestamp(later()))
+class DateTime(datetime.datetime):
+    now = classmethod(lambda cls, tz=None: cls.fromtimestamp(later(), tz))
+time.time, datetime.date, datetime.datetime = later, Date, DateTime
+"""
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_solved_twice_in_one_kernel_from_elsewhere(name: str, tmp_path: Path) -> None:
+def test_solved_twice_in_one_kernel_from_elsewhere_the_second_time_on_another_day(
+    name: str, tmp_path: Path, kernels: Any
+) -> None:
     notebook = read(BY_NAME[name])
     num_exercises = solve(notebook)
-    once = list(notebook.cells)
-    notebook.cells = [*once, *[new_code_cell(cell.source, metadata=cell.metadata) for cell in once if is_code(cell)]]
-    run(notebook, tmp_path)
+    minutes = minutes_stated(notebook)
+    once, measured = list(notebook.cells), new_code_cell(MEASURE)
+    again = [new_code_cell(cell.source, metadata=cell.metadata) for cell in once if is_code(cell)]
+    notebook.cells = [*once, measured, new_code_cell(ANOTHER_DAY), *again]
+    run(notebook, tmp_path, kernels)
     said = [text_of(cell) for cell in notebook.cells if is_code(cell) and is_exercise(cell)]
     assert len(said) == 2 * num_exercises
     assert all("RIGHT" in text for text in said), said
     noise = [cell.source for cell in notebook.cells if is_code(cell) and stderr_of(cell)]
     assert not noise, f"something was printed to stderr by: {noise}"
     assert not list(tmp_path.iterdir()), "a notebook leaves no file behind"
+    seconds = float(measured.outputs[0].text)
+    assert 1 < seconds <= 2 * 60 * minutes, f"{seconds:.0f} s of CPU, and the first cell says {minutes} min"
+    print(f"{name}: {seconds:.1f} s of CPU, imports included")
+
+
+def test_the_clock_of_another_day(tmp_path: Path, kernels: Any) -> None:
+    """Whoever asks what time it is gets another answer."""
+    ask = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), datetime.date.today())"
+    notebook = read(PATHS[0])
+    notebook.cells = [new_code_cell(ask), new_code_cell(ANOTHER_DAY), new_code_cell(ask)]
+    run(notebook, tmp_path, kernels)
+    before, after = (notebook.cells[number].outputs[0].text.split() for number in (0, 2))
+    assert float(after[0]) - float(before[0]) > 399 * 86400
+    assert float(after[1]) - float(before[1]) > 399 * 86400
+    assert before[2] != after[2]
 
 
 def mutations_of(name: str) -> list[FunctionType]:
@@ -64,11 +91,11 @@ def test_at_least_two_mutations(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mutation"), MUTATIONS)
-def test_red_when_its_lesson_is_false(name: str, mutation: FunctionType, tmp_path: Path) -> None:
+def test_red_when_its_lesson_is_false(name: str, mutation: FunctionType, tmp_path: Path, kernels: Any) -> None:
     notebook = read(BY_NAME[name])
     notebook.cells.insert(0, new_code_cell(f"{inspect.getsource(mutation)}\n{mutation.__name__}()"))
     with pytest.raises(CellExecutionError) as failure:
-        run(notebook, tmp_path)
+        run(notebook, tmp_path, kernels)
     assert "def " + mutation.__name__ not in str(failure.value), "the mutation itself has failed"
 
 
