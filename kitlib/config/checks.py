@@ -115,6 +115,7 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (f"{ROLLOUT}.val_kwargs.temperature", lambda x: x >= 0, "at least 0"),
     (f"{ROLLOUT}.val_kwargs.top_p", lambda x: 0 < x <= 1, "above 0 and at most 1"),
     (f"{ROLLOUT}.val_kwargs.top_k", lambda x: x == -1 or x > 0, "-1 (all tokens) or at least 1"),
+    ("actor_rollout_ref.model.lora_rank", lambda x: x >= 0, "at least 0 (0: no adapter)"),
     (f"{ACTOR}.optim.lr", lambda x: x >= 0, "at least 0"),
     (f"{ACTOR}.optim.clip_grad", lambda x: x > 0, "above 0"),
     (f"{ACTOR}.clip_ratio_low", lambda x: 0 <= x < 1, "at least 0 and below 1"),

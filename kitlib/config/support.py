@@ -5,6 +5,7 @@ A run that silently ignored one of them would lie; `TaskRunner` refuses it inste
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "actor_rollout_ref.actor.strategy": ("fsdp2",),
     "actor_rollout_ref.actor.checkpoint.async_save": (False,),
     "actor_rollout_ref.model.use_fused_kernels": (False,),
-    "actor_rollout_ref.model.lora_rank": (0,),
-    "actor_rollout_ref.model.lora_adapter_path": (None,),
     "actor_rollout_ref.rollout.name": ("transformers",),
     "reward.reward_model.n_gpus_per_node": (8,),
     "reward.reward_model.nnodes": (0,),
@@ -58,6 +57,9 @@ def require_supported(config: Config) -> None:
         if config.select(key) not in supported:
             wanted = " or ".join(inline(value) for value in supported)
             refused.append(f"{key}={inline(config.select(key))} is not supported by this version: set {key}={wanted}")
+    model = config.actor_rollout_ref.model
+    if (model.lora_rank > 0 or model.lora_adapter_path is not None) and importlib.util.find_spec("peft") is None:
+        refused.append("actor_rollout_ref.model.lora_rank needs the package peft: pip install 'kitlib[lora]'")
     if config.kitlib.record_update and not config.trainer.use_v1:
         refused.append(
             "kitlib.record_update=true writes to the queue, and trainer.use_v1=false has none: set one of them"

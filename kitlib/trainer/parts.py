@@ -25,6 +25,7 @@ from kitlib.transfer_queue import QueueProtocol, TransferQueue, watch
 from kitlib.user_code import load_user_object
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.critic import CriticWorker
+from kitlib.workers.lora import uses_lora
 from kitlib.workers.reference import ReferenceWorker
 from kitlib.workers.worker_group import CriticWorkerGroup, LocalWorkerGroup, ReferenceWorkerGroup
 
@@ -111,10 +112,13 @@ def build_parts(config: Config, tq: QueueProtocol, parameter_sync_step: int = 1)
 def build_workers(config: Config, tq: QueueProtocol) -> Workers:
     """The actor, and what the config asks for: frozen reference (KL), critic (values), reward model."""
     path, device = config.actor_rollout_ref.model.path, device_of(config.trainer.device)
-    workers = Workers(LocalWorkerGroup(ActorRolloutRefWorker(config, load_causal_lm(path), device), tq))
+    actor = ActorRolloutRefWorker(config, load_causal_lm(path), device)
+    workers = Workers(LocalWorkerGroup(actor, tq))
     try:
         if needs("compute_ref_log_prob", config).runs:
-            workers.reference = ReferenceWorkerGroup(ReferenceWorker(config, load_causal_lm(path), device), tq)
+            is_in_actor = uses_lora(config.actor_rollout_ref.model)
+            reference = actor if is_in_actor else ReferenceWorker(config, load_causal_lm(path), device)
+            workers.reference = ReferenceWorkerGroup(reference, tq)
         if needs("compute_values", config).runs:
             model = load_value_model(config.critic.model.path)
             workers.critic = CriticWorkerGroup(CriticWorker(config, model, device), tq)

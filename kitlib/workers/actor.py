@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kitlib.workers.bridge import fetches, setting
 from kitlib.workers.engine import FSDPEngine
+from kitlib.workers.lora import add_lora, uses_lora, without_adapter
 from kitlib.workers.losses import LossOutput, ppo_loss
 from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows
 from kitlib.workers.training import TrainingWorker, to_response
@@ -40,6 +41,8 @@ class ActorRolloutRefWorker(TrainingWorker):
     def __init__(self, config: Any, model: PreTrainedModel, device: torch.device | str = "cpu") -> None:
         self.settings = actor = config.actor_rollout_ref.actor
         self.rollout = config.actor_rollout_ref.rollout
+        if uses_lora(config.actor_rollout_ref.model):
+            add_lora(model, config.actor_rollout_ref.model)
         self.engine = FSDPEngine(
             model,
             optim=actor.optim,
@@ -65,6 +68,17 @@ class ActorRolloutRefWorker(TrainingWorker):
             setting(data, "calculate_entropy", False),
             setting(data, "calculate_sum_pi_squared", False),
         )
+
+    @fetches(*SEQUENCE_COLUMNS)
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
+        """Score with the model as it was before it had a LoRA adapter: the reference, without a second model.
+
+        Reads and writes as compute_log_prob, `log_probs` alone; cut into micro-batches as actor_rollout_ref.rollout
+        says.
+        """
+        rows = Rows.from_tensordict(data, (), self.engine.device)
+        with without_adapter(self.engine.model):
+            return self.score(rows, self._infer_micro_batches(rows), setting(data, "temperature", 1.0), False)
 
     @fetches(*SEQUENCE_COLUMNS, *RESPONSE_COLUMNS, optional=OPTIONAL_COLUMNS)
     def update_actor(self, data: TensorDict) -> dict[str, float] | TensorDict:
@@ -105,7 +119,7 @@ class ActorRolloutRefWorker(TrainingWorker):
         return output
 
     def state_dict_for_rollout(self) -> dict[str, Tensor]:
-        """Full float32 copies of the weights under their Hugging Face names, for the LLM servers."""
+        """Full float32 copies of the weights under their Hugging Face names, for the LLM servers; LoRA is merged."""
         return self.engine.full_state_dict()
 
     def save_weights(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """The reference policy: a frozen copy of the model the run started from.
 
-verl 0.9.1: workers/engine_workers.py, ActorRolloutRefWorker.compute_ref_log_prob. Left out: the actor without its LoRA
-adapter as reference.
+verl 0.9.1: workers/engine_workers.py, ActorRolloutRefWorker.compute_ref_log_prob. An actor with a LoRA adapter needs
+none of this: it is its own reference without it (ActorRolloutRefWorker.compute_ref_log_prob).
 """
 
 from __future__ import annotations

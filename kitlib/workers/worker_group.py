@@ -91,9 +91,9 @@ class CriticWorkerGroup(_TrainedWorkerGroup):
 
 
 class ReferenceWorkerGroup:
-    """The reference worker of this process."""
+    """The reference worker of this process, or the actor, which is its own reference without its LoRA adapter."""
 
-    def __init__(self, worker: ReferenceWorker, tq: QueueProtocol) -> None:
+    def __init__(self, worker: ReferenceWorker | ActorRolloutRefWorker, tq: QueueProtocol) -> None:
         self.worker = worker
         self.tq = tq
 
@@ -102,8 +102,9 @@ class ReferenceWorkerGroup:
         return _meta(call_by_meta(self.tq, self.worker.compute_ref_log_prob, batch))
 
     def close(self) -> None:
-        """End the worker."""
-        self.worker.close()
+        """End the worker; the actor is ended by its own group."""
+        if isinstance(self.worker, ReferenceWorker):
+            self.worker.close()
 
 
 def _meta(result: Any) -> KVBatchMeta:

@@ -48,6 +48,22 @@ def test_kl_in_the_reward_writes_the_rewards_it_used(start: Start) -> None:
     assert metrics["critic/rewards/mean"] < metrics["critic/score/mean"]
 
 
+def test_with_lora_the_actor_is_its_own_reference(start: Start) -> None:
+    pytest.importorskip("peft", reason="peft is not installed: pip install 'kitlib[lora]'")
+    lora = {"actor_rollout_ref__model__lora_rank": 4, "actor_rollout_ref__actor__optim__lr": 0.01}
+    trainer = start(actor_rollout_ref__actor__use_kl_loss=True, **lora)
+    assert trainer.ref_policy_wg is not None and trainer.ref_policy_wg.worker is trainer.actor_rollout_wg.worker
+    batch = scored(trainer)
+    first = trainer.pull(batch, "old_log_probs", "ref_log_prob")
+    assert torch.equal(first["old_log_probs"].values(), first["ref_log_prob"].values())
+    batch = trainer.update_actor(trainer.compute_advantage(batch))
+    trainer.end_step()  # the servers take the merged weights
+    again = trainer.compute_ref_log_prob(trainer.compute_old_log_prob(batch))
+    second = trainer.pull(again, "old_log_probs", "ref_log_prob")
+    assert torch.equal(first["ref_log_prob"].values(), second["ref_log_prob"].values())
+    assert not torch.equal(second["old_log_probs"].values(), second["ref_log_prob"].values())
+
+
 def test_without_a_kl_there_is_no_reference_model(start: Start) -> None:
     assert start().ref_policy_wg is None
 

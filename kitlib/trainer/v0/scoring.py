@@ -24,7 +24,7 @@ class SerialScoring(SerialDriver):
     """Log-probs and values of what was sampled."""
 
     worker: ActorRolloutRefWorker
-    reference: ReferenceWorker | None
+    reference: ReferenceWorker | ActorRolloutRefWorker | None  # with LoRA, the actor without its adapter
     critic: CriticWorker | None
 
     @recorded("old_log_prob")

@@ -1,7 +1,7 @@
 """A language model, or a critic, sharded with FSDP2, its optimizer and its schedule.
 
 verl 0.9.1: workers/engine/fsdp/transformer_impl.py, FSDPEngine (strategy fsdp2). Left out: FSDP1, sequence and tensor
-parallelism, hybrid sharding, offload to the CPU, quantisation-aware training, LoRA, sharded checkpoints.
+parallelism, hybrid sharding, offload to the CPU, quantisation-aware training, sharded checkpoints.
 
     model (fp32 weights)
       -> to(device)
@@ -35,6 +35,7 @@ from kitlib.workers.engine.scoring import TokenScorer
 from kitlib.workers.engine.shards import ShardRow, shard_rows
 from kitlib.workers.engine.state import load_engine, save_engine, without_ties
 from kitlib.workers.errors import WorkerError
+from kitlib.workers.lora import merged_weights
 from kitlib.workers.process_group import ProcessGroupLease
 from kitlib.workers.rows import Rows
 
@@ -78,7 +79,8 @@ class FSDPEngine:
             # stays.
             self.score_tokens = make_scorer(model)
             self._shard(param_dtype if device.type == "cuda" else torch.float32, reshard_after_forward)
-            self.optimizer = build_optimizer(model.parameters(), optim) if optim is not None else None
+            trained = [value for value in model.parameters() if value.requires_grad]
+            self.optimizer = build_optimizer(trained, optim) if optim is not None else None
             self.lr_scheduler = build_lr_scheduler(self.optimizer, optim) if self.optimizer is not None else None
         except BaseException:
             self.group.close()
@@ -148,10 +150,11 @@ class FSDPEngine:
         return value
 
     def full_state_dict(self) -> dict[str, Tensor]:
-        """Full float32 copies of all weights under the names of the Hugging Face model. A collective: every rank
-        calls it."""
+        """Full float32 copies of all weights under the names of the Hugging Face model, LoRA merged into them. A
+        collective: every rank calls it."""
         self.reshard()
-        return {name: _full(value.detach()).clone() for name, value in self.model.state_dict().items()}
+        gathered = {name: _full(value.detach()).clone() for name, value in self.model.state_dict().items()}
+        return merged_weights(self.model, gathered)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config and weights in Hugging Face format; rank 0 writes, every rank calls."""

@@ -7,11 +7,12 @@ verl 0.9.1: utils/checkpoint/fsdp_checkpoint_manager.py, FSDPCheckpointManager. 
     optimizer   optimizer.pt          full moments and step counts by parameter name
     extra       extra_rank_<r>.pt     schedule, and the random states of each rank
     hf_model    huggingface/          model and tokenizer as from_pretrained takes them; never loaded
+    with LoRA   lora_adapter/         the adapter as peft takes it, beside model; never loaded
 
 Differs from verl: rank 0 writes full tensors instead of each rank its shard, so a run may go on with another number of
 ranks; nothing is pickled (state_files.py). As in verl, the learning rate and the schedule of the checkpoint go on: a
-changed `optim.lr` counts for a new run only, or with load_contents=[model]. Left out: LoRA adapters, remote storage,
-asynchronous saving.
+changed `optim.lr` counts for a new run only, or with load_contents=[model]. Left out: remote storage, asynchronous
+saving.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from kitlib.workers.errors import CheckpointError
+from kitlib.workers.lora import FOLDER, lora_layers, save_adapter
 from kitlib.workers.state_files import read_state, read_weights, write_state, write_weights
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def save_engine(engine: FSDPEngine, folder: Path, contents: Collection[str]) -> 
         weights = get_model_state_dict(engine.model, options=_GATHERED)  # empty on other ranks than 0
         if engine.rank == 0:
             write_weights(folder / MODEL, without_ties(engine.model, weights))
+            if lora_layers(engine.model):
+                save_adapter(engine.model, weights, folder / FOLDER)
     if "optimizer" in contents and engine.optimizer is not None:
         optimizer = get_optimizer_state_dict(engine.model, engine.optimizer, options=_GATHERED)
         if engine.rank == 0:
@@ -86,7 +90,7 @@ def load_engine(engine: FSDPEngine, folder: Path, contents: Collection[str]) -> 
 
 def _load_optimizer(engine: FSDPEngine, path: Path) -> None:
     state = read_state(path)
-    known = {name for name, _ in engine.model.named_parameters()}
+    known = {name for name, value in engine.model.named_parameters() if value.requires_grad}
     if set(state.get("state", ())) != known:
         raise CheckpointError(f"{path} is the optimizer of another model: {_difference(state.get('state', {}), known)}")
     set_optimizer_state_dict(engine.model, engine.optimizer, state, options=_FULL)  # type: ignore[arg-type]
