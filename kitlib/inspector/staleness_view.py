@@ -161,17 +161,23 @@ def _marker_row(
     age: int, members: Sequence[tuple[str, str]], names: ShortNames, statuses: Sequence[str], policy: Policy
 ) -> tuple[Cell, ...]:
     counts = Counter(status for _, status in members)
-    fates = {policy.verdict(status, age) for status in counts} - {""}
-    fate = cell(", ".join(sorted(fates)), State.WARN) if fates else cell("-", State.DIM)
+    hit = [status for status in statuses if counts[status] and policy.verdict(status, age)]
+    fate = cell(_fate(hit, len(counts), age, policy), State.WARN) if hit else cell("-", State.DIM)
     numbers = [cell(f"{counts[s]:,}", STATUS_STATES[s]) if counts[s] else cell("-", State.DIM) for s in statuses]
     uids = names.spans([key for key, _ in members], NUM_UIDS)
     return (
-        cell(age, State.WARN if fates else State.PLAIN),
+        cell(age, State.WARN if hit else State.PLAIN),
         cell(f"{len(members):,}"),
         *numbers,
         fate,
         Cell(tuple(uids)),
     )
+
+
+def _fate(hit: Sequence[str], num_statuses: int, age: int, policy: Policy) -> str:
+    """`dropped`, or `finished: dropped` where prompts of the same age and another status stay."""
+    fate = policy.verdict(hit[0], age)
+    return fate if len(hit) == num_statuses else f"{' and '.join(hit)}: {fate}"
 
 
 def _rows(selection: Selection, names: ShortNames, now: int) -> Table:

@@ -47,7 +47,7 @@ def test_drop_evicts_what_spans_more_than_the_threshold() -> None:
 def test_wait_holds_sampling_back_for_what_is_in_flight_at_the_threshold() -> None:
     view = staleness(QUEUE, 9, async_config("wait"))
     assert "1 of 3 prompts beyond the threshold 3: they hold sampling back" in view.headline
-    assert lines(view)[1][-2:] == ["holds sampling back", "edge late"]
+    assert lines(view)[1][-2:] == ["running: holds sampling back", "edge late"]
 
 
 @pytest.mark.parametrize("config", [None, async_config("drop", None)], ids=["sync", "no threshold"])
