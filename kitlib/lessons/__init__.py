@@ -20,7 +20,7 @@ Nothing of the pipeline imports from here.
 from kitlib.lessons import faults
 from kitlib.lessons.answers import Answer
 from kitlib.lessons.checks import check_new_fields, check_read
-from kitlib.lessons.expect import LessonError, expect_error
+from kitlib.lessons.expect import LessonError, captured_log, expect_error
 from kitlib.lessons.faults import Fault, FaultError, lose_field, misplace_row
 from kitlib.lessons.fixtures import Fixture, FixtureError, load_fixture
 from kitlib.lessons.plain_checks import check_choice, check_names, check_number, check_order
@@ -36,6 +36,7 @@ __all__ = [
     "FixtureError",
     "LessonError",
     "Roadmap",
+    "captured_log",
     "check_choice",
     "check_names",
     "check_new_fields",

@@ -1,4 +1,4 @@
-"""Errors that a notebook shows on purpose.
+"""Errors that a notebook shows on purpose, and log lines that it keeps.
 
 The tag `raises-exception` would let a cell pass whatever it raises, and a bare try would let it pass when nothing is
 raised. `expect_error` does neither: it prints the message of the expected error and fails in all other cases.
@@ -6,6 +6,7 @@ raised. `expect_error` does neither: it prints the message of the expected error
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,3 +44,18 @@ def expect_error(error: type[Exception], saying: str = "") -> Iterator[Caught]:
         print(f"{type(raised).__name__}: {raised}")
         return
     raise LessonError(f"expected {error.__name__}, and nothing was raised")
+
+
+@contextmanager
+def captured_log(name: str = "kitlib") -> Iterator[list[str]]:
+    """Keep the warnings and errors that are logged below `name` in a list, instead of printing them."""
+    lines: list[str] = []
+    logger, handler = logging.getLogger(name), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(f"{record.levelname} {record.getMessage()}")  # type: ignore[method-assign]
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate

@@ -1,11 +1,13 @@
-"""`expect_error` is green for the expected error alone."""
+"""`expect_error` is green for the expected error alone; a captured log is printed nowhere."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 
 from kitlib.errors import KitError
-from kitlib.lessons import LessonError, expect_error
+from kitlib.lessons import LessonError, captured_log, expect_error
 
 
 def test_the_expected_error_is_printed_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +36,14 @@ def test_red_when_the_message_says_something_else() -> None:
 def test_another_error_passes_through() -> None:
     with pytest.raises(KeyError), expect_error(ValueError):
         raise KeyError("x")
+
+
+def test_a_captured_log_is_printed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("kitlib.agent_loop.worker")
+    with captured_log() as lines:
+        logger.error("one %s", "failed")
+        logger.info("not kept")
+    assert lines == ["ERROR one failed"]
+    assert capsys.readouterr().err == ""
+    assert not logging.getLogger("kitlib").handlers
+    assert logging.getLogger("kitlib").propagate

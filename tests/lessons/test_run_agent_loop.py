@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,10 @@ import torch
 from kitlib.agent_loop import AgentLoopWorkerTQ, ToolAgentLoop
 from kitlib.agent_loop.calculator import calculator
 from kitlib.agent_loop.ledger import TaskLedger
-from kitlib.lessons import Answer, LessonError
+from kitlib.lessons import Answer, LessonError, captured_log
 from kitlib.lessons.run_agent_loop import (
     KilledSessions,
     TurnByTurnLoop,
-    captured_log,
     check_mask,
     check_shares,
     kill_sessions,
@@ -275,17 +273,6 @@ class TestWaitForSessions:
         trainer.agent_loop_manager.ledger.declare_fatal(RuntimeError("boom"), "session 0")
         with pytest.raises(Exception, match="boom"):
             wait_for_sessions(trainer)
-
-
-def test_a_captured_log_is_printed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("kitlib.agent_loop.worker")
-    with captured_log() as lines:
-        logger.error("one %s", "failed")
-        logger.info("not kept")
-    assert lines == ["ERROR one failed"]
-    assert capsys.readouterr().err == ""
-    assert not logging.getLogger("kitlib").handlers
-    assert logging.getLogger("kitlib").propagate
 
 
 def test_request_lives_draws_one_bar_a_request() -> None:

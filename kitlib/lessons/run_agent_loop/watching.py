@@ -1,11 +1,9 @@
-"""Watch the agent loop at work: wait until its sessions run, keep what it logs, draw what its server did."""
+"""Watch the agent loop at work: wait until its sessions run, draw what its server did."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kitlib.inspector import View
@@ -39,21 +37,6 @@ def wait_for_sessions(trainer: PPOTrainer, partition_id: str = "train", timeout:
         if time.monotonic() > deadline:
             raise LessonError(f"after {timeout:g} s: prompts {statuses}, {count(num_sessions, 'session')} running")
         time.sleep(POLL_SECONDS)
-
-
-@contextmanager
-def captured_log(name: str = "kitlib") -> Iterator[list[str]]:
-    """Keep the warnings and errors that are logged below `name` in a list, instead of printing them."""
-    lines: list[str] = []
-    logger, handler = logging.getLogger(name), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(f"{record.levelname} {record.getMessage()}")  # type: ignore[method-assign]
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
 
 
 def request_lives(records: Sequence[RequestRecord]) -> View:
