@@ -15,7 +15,7 @@ from kitlib.inspector.doctor.scene import Row, Scene, keys_of
 from kitlib.inspector.doctor.situation import Situation
 from kitlib.keys import uid_of
 
-_ZERO_IN_FRONT = re.compile(r"_0[0-9]+(_[0-9]+)?$")
+_PLAIN_END = re.compile(r"_(0|[1-9][0-9]*)_(0|[1-9][0-9]*)\Z")
 STATUSES = ("pending", "running", "finished", "failure")
 
 
@@ -42,7 +42,7 @@ def underscores(s: Situation) -> Iterator[Finding]:
 
 def _underscored_rows(s: Situation, scene: Scene) -> list[Row]:
     """Rows of such a uid without a marker, where the sampler has not taken them."""
-    return [r for r in scene.rows.values() if "_" in r.uid and r.session_id is not None and r.uid not in scene.markers]
+    return [r for r in scene.rows.values() if "_" in r.uid and r.is_readable and r.uid not in scene.markers]
 
 
 def _lost(scene: Scene, uids: list[str], rows: list[Row]) -> str:
@@ -98,9 +98,8 @@ def half_registered(s: Situation) -> Iterator[Finding]:
 
 def bad_keys(s: Situation) -> Iterator[Finding]:
     """bad_key: a row whose key does not read as uid_session_index; odd_key: it reads, but not as written by verl."""
-    rows = [row for row in s.rows if row.session_id is None]
-    bad = [row for row in rows if not _reads(row.key)]
-    odd = [row for row in rows if _reads(row.key)] + _padded_numbers(s.rows)
+    bad = [row for row in s.rows if not row.is_readable]
+    odd = [row for row in s.rows if row.is_readable and not _PLAIN_END.search(row.key)]
     if bad:
         yield Finding(
             "bad_key",
@@ -127,22 +126,6 @@ def bad_keys(s: Situation) -> Iterator[Finding]:
             tuple(dict.fromkeys(odd_keys)),
             numbers={"keys": len(odd_keys)},
         )
-
-
-def _reads(key: str) -> bool:
-    """True if verl's advantage stage can read the key: three parts, the last one a number for int()."""
-    parts = key.rsplit("_", 2)
-    if len(parts) != 3:
-        return False
-    try:
-        int(parts[2])
-    except ValueError:
-        return False
-    return True
-
-
-def _padded_numbers(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.session_id is not None and _ZERO_IN_FRONT.search(row.key)]
 
 
 def _unclean(scene: Scene) -> list[str]:

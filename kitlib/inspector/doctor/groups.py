@@ -18,7 +18,7 @@ from kitlib.inspector.doctor.situation import Situation
 
 def short_groups(s: Situation) -> Iterator[Finding]:
     """short_group: groups with at least one row and fewer sessions than expected."""
-    if s.stage == "validate" or s.stage is None or s.stage == "resume":
+    if s.stage in ("validate", "resume", "clear", None):
         return
     sizes = _sizes(s)
     short = {uid: (num, want) for uid, (num, want) in sizes.items() if 0 < num < want and not _in_other(s, uid)}
@@ -143,7 +143,7 @@ def _sizes(s: Situation) -> dict[str, tuple[int, int]]:
         registered = grouped(row for row in s.scene.rows.values() if not row.is_padding)  # with fields or without
         groups = {uid: registered.get(uid, []) for uid in uids if "_" not in uid}
     else:
-        groups = grouped(row for row in s.real_rows if row.session_id is not None)
+        groups = grouped(row for row in s.real_rows if row.is_readable)
     return {uid: (len(sessions_of(rows)), s.sessions_expected(uid) or 0) for uid, rows in groups.items()}
 
 

@@ -49,7 +49,7 @@ def orphan_rows(s: Situation, scene: Scene) -> list[Row]:
     loose = [
         row
         for row in scene.rows.values()
-        if row.num_fields and row.key not in held and row.session_id is not None
+        if row.num_fields and row.key not in held and row.is_readable
         if row.uid not in scene.markers and row.sampler_uid not in scene.markers and "_" not in row.uid
     ]
     # A trained batch stays in the queue until its step ends, while validation runs too: its rows have advantages.
@@ -119,7 +119,7 @@ def stale_readiness(s: Situation) -> Iterator[Finding]:
 
 def uid_column(s: Situation) -> Iterator[Finding]:
     """uid_key_mismatch (reads uid): the column groups the rows otherwise than the keys do."""
-    rows = [row for row in s.readable_rows if row.session_id is not None]
+    rows = [row for row in s.readable_rows if row.is_readable]
     column = s.read("uid", rows)
     read = [row for row in rows if row.key in column]
     wrong = [row for row in read if column[row.key] != row.uid]

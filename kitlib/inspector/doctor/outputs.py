@@ -180,7 +180,7 @@ def _several(s: Situation) -> dict[str, list[Row]]:
     """Sessions with more than one row."""
     if not any(row.index for row in s.real_rows):  # most runs: one output a session, its index is 0
         return {}
-    rows = [row for row in s.real_rows if row.session_id is not None]
+    rows = [row for row in s.real_rows if row.is_readable]
     return {name: outputs for name, outputs in sessions_of(rows).items() if len(outputs) > 1}
 
 

@@ -27,7 +27,11 @@ SETTLED, IN_FLIGHT = ("finished", "failure"), ("pending", "running")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A key that is taken for a trajectory. session_id and index are None if the key does not tell them."""
+    """A key that is taken for a trajectory.
+
+    index: None if the advantage stage cannot read the key; then nothing is known of its session either. session_id:
+    None also for a session that is no number.
+    """
 
     key: str
     position: int  # in the partition
@@ -45,7 +49,14 @@ class Row:
     @property
     def session(self) -> str:
         """Name of the session: all outputs of one session share it."""
-        return self.key if self.session_id is None else f"{self.uid}_{self.session_id}"
+        if self.session_id is None:
+            return self.key if self.index is None else self.key.rpartition("_")[0]
+        return f"{self.uid}_{self.session_id}"
+
+    @property
+    def is_readable(self) -> bool:
+        """True if the advantage stage can read the key."""
+        return self.index is not None
 
 
 @dataclass(frozen=True)
@@ -114,10 +125,26 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
             padding = _is_padding(key, tag)
             rows[key] = Row(key, position, tag, uid, int(session_id), int(index), counts[position], padding)
         elif counts[position]:
-            rows[key] = Row(key, position, tag, uid_of(key), None, None, counts[position], _is_padding(key, tag))
+            rows[key] = Row(key, position, tag, *_read(key), counts[position], _is_padding(key, tag))
         else:
             ghosts.append(key)
     return Scene(partition, markers, rows, tuple(ghosts))
+
+
+def _read(key: str) -> tuple[str, int | None, int | None]:
+    """(uid, session_id, index) of an unusual key as the advantage stage cuts it: only the index must be a number."""
+    parts = key.rsplit("_", 2)
+    index = _number(parts[-1])
+    if len(parts) < 3 or index is None:
+        return uid_of(key), None, None
+    return parts[0], _number(parts[1]), index
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _word(value: Any) -> str | None:

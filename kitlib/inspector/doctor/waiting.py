@@ -16,7 +16,7 @@ from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Scene, sessions_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
-LONG_WAIT = 60.0  # seconds without a row after which a phase of the trainer is to blame for a stall
+LONG_WAIT = 30.0  # seconds without a row after which a phase of the trainer is to blame for a stall
 FRESH_ROW = 30.0  # seconds: rows are still coming in
 
 
@@ -166,7 +166,14 @@ def s_age(s: Situation, uid: str) -> int | None:
 def _stragglers(s: Situation, blocking: list[str]) -> list[str]:
     """The prompts that are left when nearly all others have settled; earlier, waiting is all there is to do."""
     settled = len(s.scene.settled)
-    return blocking if settled and len(blocking) <= max(1, (settled + len(blocking)) // 4) else []
+    if not settled or len(blocking) > max(1, (settled + len(blocking)) // 4):
+        return []
+    return [uid for uid in blocking if not _is_fresh(s, uid)]
+
+
+def _is_fresh(s: Situation, uid: str) -> bool:
+    """True for a prompt that an async mode has submitted in this very step and that has no row yet."""
+    return s.choices.is_async and uid not in s.scene.rows_of and (s_age(s, uid) or 0) == 1
 
 
 def _still_coming(s: Situation) -> bool:

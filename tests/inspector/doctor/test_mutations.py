@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from kitlib.inspector.doctor.case_file import situation_of
 from kitlib.inspector.doctor.examine import examine
+from kitlib.inspector.doctor.rules import RULES
 
-from .faults import FAULTS, HARMLESS
+from . import faults, faults_of_groups, faults_of_prompts, faults_of_rows
+from .faults import HARMLESS
 from .healthy import STAGES, state
 
+FAULTS = faults.FAULTS | faults_of_prompts.FAULTS | faults_of_rows.FAULTS | faults_of_groups.FAULTS
 sizes = st.tuples(st.integers(2, 6), st.sampled_from([2, 4]), st.integers(0, 10_000))
 
 
@@ -43,7 +46,7 @@ def test_harmless_changes_are_silent(stage: str, size: tuple[int, int, int], whi
 
 @pytest.mark.parametrize("name", FAULTS)
 @given(data=st.data(), size=sizes)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_planted_fault_is_found(name: str, data: st.DataObject, size: tuple[int, int, int]) -> None:
     fault = FAULTS[name]
     raw = state(data.draw(st.sampled_from(fault.stages)), *size)
@@ -54,3 +57,12 @@ def test_a_planted_fault_is_found(name: str, data: st.DataObject, size: tuple[in
     assert [(set(one.keys), set(one.fields)) for one in right] == [(set(keys), set(fields))]
     others = {one.kind for one in found.findings if one.severity != "info"} - {kind, *fault.also}
     assert not others
+
+
+def test_every_rule_has_a_planted_fault() -> None:
+    """By what the faults return: plant each once and collect the kinds."""
+    planted = set()
+    for fault in FAULTS.values():
+        kind, _, _ = fault.plant(state(fault.stages[0], 4, 4, 0), random.Random(0))
+        planted.add(kind)
+    assert [rule.name for rule in RULES if not planted & set(rule.kinds)] == []
