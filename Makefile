@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # constraints.txt holds the versions that the tests run with, torch among them.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WORKERS ?= 2
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 # bench/trl_*.py want TRL beside kitlib: see their docstrings.
-BENCHES := $(filter-out bench/common.py bench/scripted.py bench/trl_%,$(sort $(wildcard bench/*.py)))
+BENCHES := $(filter-out bench/common.py bench/trl_%,$(sort $(wildcard bench/*.py)))
 
 # Nothing here may wait for a model hub, and no window is ever opened.
 test bench gpu: export HF_HUB_OFFLINE := 1
@@ -24,8 +25,8 @@ help:  ## this list
 run: $(VENV)/run.stamp  ## train the shipped tiny model (about two minutes on two cores)
 	$(BIN)/kitlib run $(RUN)
 
-test: $(VENV)/test.stamp  ## every test, notebooks included
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 tests $(NOTEBOOKS)
+test: $(VENV)/test.stamp  ## every test, notebooks included, on two processes (WORKERS=1 for one)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --nbmake --nbmake-timeout=600 tests $(NOTEBOOKS)
 
 lab: $(VENV)/test.stamp  ## open JupyterLab at the first notebook
 	$(BIN)/python -m jupyter lab $(firstword $(sort $(NOTEBOOKS)))

@@ -88,6 +88,7 @@ def test_the_wheel_carries_data_and_settings(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     assert (tmp_path / "site/kitlib/inspector/widgets/static/view.js").exists()
+    assert (tmp_path / "site/kitlib/_data/lessons/mult_tool.npz").exists()
     program = "from kitlib.config import load_config; print(load_config().data.train_files)"
     train_files = python(program, tmp_path / "site").strip()
     assert train_files == str(tmp_path / "site/kitlib/_data/mult_tool/train.parquet")

@@ -11,8 +11,8 @@ from tests.notebooks.warm import Nursery, kernel_manager_class
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    started = Nursery(tmp_path_factory.mktemp("kernels"))
+def nursery() -> Iterator[Nursery]:
+    started = Nursery()
     yield started
     started.close()
 

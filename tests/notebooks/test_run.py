@@ -1,19 +1,15 @@
 """The notebooks do what they say: from anywhere, twice in one kernel, on another day, quietly, in the time that they
-state, with every exercise solved; and they turn red when the library no longer does what they teach.
+state, with every exercise solved.
 
 Kernels start warm (see warm.py). `make test` runs every notebook once more in a cold one, by nbmake.
 """
 
 from __future__ import annotations
 
-import inspect
-from importlib import import_module
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import pytest
-from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell
 
 from tests.notebooks.reading import NAMES, PATHS, is_exercise, minutes_stated, read, solve
@@ -70,33 +66,6 @@ def test_the_clock_of_another_day(tmp_path: Path, kernels: Any) -> None:
     assert float(after[0]) - float(before[0]) > 399 * 86400
     assert float(after[1]) - float(before[1]) > 399 * 86400
     assert before[2] != after[2]
-
-
-def mutations_of(name: str) -> list[FunctionType]:
-    """The mutations of a notebook, in the order of their module; see tests/notebooks/mutations."""
-    module = import_module(f"tests.notebooks.mutations.m{name[:2]}")
-    return [thing for word, thing in vars(module).items() if isinstance(thing, FunctionType) and word[0] != "_"]
-
-
-MUTATIONS = [
-    pytest.param(name, mutation, id=f"{name[:2]}-{mutation.__name__}")
-    for name in NAMES
-    for mutation in mutations_of(name)
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_at_least_two_mutations(name: str) -> None:
-    assert len(mutations_of(name)) >= 2
-
-
-@pytest.mark.parametrize(("name", "mutation"), MUTATIONS)
-def test_red_when_its_lesson_is_false(name: str, mutation: FunctionType, tmp_path: Path, kernels: Any) -> None:
-    notebook = read(BY_NAME[name])
-    notebook.cells.insert(0, new_code_cell(f"{inspect.getsource(mutation)}\n{mutation.__name__}()"))
-    with pytest.raises(CellExecutionError) as failure:
-        run(notebook, tmp_path, kernels)
-    assert "def " + mutation.__name__ not in str(failure.value), "the mutation itself has failed"
 
 
 def is_code(cell: Any) -> bool:

@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,9 @@ IMPORT_SECONDS = "KITLIB_IMPORT_SECONDS"  # CPU seconds that a kernel was spared
 class Nursery:
     """The process that forks kernels. `socket` is where it listens."""
 
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "nursery"
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="kitlib-")  # a short path: that of a socket may be no longer
+        self.socket = Path(self._folder.name) / "nursery"
         command = [sys.executable, __file__, "nursery", str(self.socket)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # no thread may run where a fork is made
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -67,6 +69,7 @@ class Nursery:
         self.process.wait(timeout=10)
         assert self.process.stdout is not None
         self.process.stdout.close()
+        self._folder.cleanup()
 
 
 def kernel_manager_class(nursery: Nursery) -> Any:
