@@ -75,6 +75,9 @@ def check_run(
     target = getattr(run, "tq", run)
     if arguments.get("global_steps") is None and isinstance(getattr(run, "global_steps", None), int):
         arguments["global_steps"] = run.global_steps
+    buffer = getattr(run, "replay_buffer", None)
+    if arguments.get("waiting") is None and buffer is not None:
+        arguments["waiting"] = buffer.why_waiting()
     if error is None and logs is not None:
         error = first_traceback(Path(logs))
     formulas = getattr(run, "formulas", {}) if formulas is None else formulas

@@ -18,6 +18,7 @@ from kitlib.inspector.doctor.evidence import with_evidence
 from kitlib.inspector.doctor.examine import Examination, examine, joined
 from kitlib.inspector.doctor.guess import standing
 from kitlib.inspector.doctor.handle import handle_of
+from kitlib.inspector.doctor.phase import phase_of
 from kitlib.inspector.doctor.report import Report
 from kitlib.inspector.doctor.situation import Situation, stage_name
 from kitlib.inspector.doctor.values import QueueValues
@@ -38,6 +39,7 @@ def doctor(
     request: Any = None,
     before: Any = None,
     context: Mapping[str, Any] | None = None,
+    waiting: Any = None,
     events: Any = None,
     values: bool = True,
     without: Collection[str] = (),
@@ -50,9 +52,10 @@ def doctor(
         taken from the queue or left out.
     global_steps: the trainer's step; its weights are version global_steps - 1.
     batch:        the handle of the running step (KVBatchMeta); None: rows without a marker.
-    request:      a get about to be made: keys, fields, partition_id.
+    request:      a get about to be made (keys, fields, partition_id), or the report of `explain_get` about it.
     before:       an earlier picture, for rules that compare two.
     context:      facts that are not in the queue, such as dp_size, trainer_phase, dataloader_exhausted.
+    waiting:      what `replay_buffer.why_waiting()` says of a `sample` that waits: whose tasks still run.
     events:       an event log, for evidence: who wrote it last. By default the target's own.
     values:       False leaves out the rules that read values (a few fields of at most some thousand rows).
     without:      names of rules, kinds or families to leave out.
@@ -70,6 +73,7 @@ def doctor(
         "request": handle_of(request),
         "before": None if before is None else snapshot_of(before),
         "context": context,
+        "waiting": waiting,
         "choices": Choices(config, mode) if config is not None or mode is not None else None,
     }
     s = replace(base, **{key: value for key, value in given.items() if value is not None})
@@ -89,6 +93,8 @@ def report_of(target: Any, situations: list[Situation], found: Examination, even
         num_keys={name: len(part.keys) for name, part in situations[0].snapshot.partitions.items()},
         target=target,
         config=situations[0].choices.config,
+        before=situations[0].before,
+        global_steps=situations[0].global_steps,
     )
 
 
@@ -97,8 +103,7 @@ def look_at(target: Any) -> tuple[Any, Situation]:
     if isinstance(target, str | Path):
         return _open(Path(target))
     if isinstance(target, Recording):
-        base = _situation(target.last)
-        return target.last, base if target.config is None else replace(base, choices=Choices(target.config))
+        return target.last, _of_recording(target)
     return target, _situation(target)
 
 
@@ -118,6 +123,15 @@ def _situation(source: Any) -> Situation:
     else:
         base = Situation(snapshot, QueueValues(source), is_coarse=not hasattr(source, "changes"))
     return replace(base, **_of_moment(source)) if isinstance(source, Moment) else base
+
+
+def _of_recording(recording: Recording) -> Situation:
+    """The last moment, with the settings, what `sample` waits for, and the phase that the run is in."""
+    base = replace(_situation(recording.last), waiting=recording.waiting_at(recording.last))
+    base = replace(base, context=phase_of(recording))
+    if base.waiting is not None and base.stage is None:
+        base = replace(base, stage="sample")
+    return base if recording.config is None else replace(base, choices=Choices(recording.config))
 
 
 def _of_moment(moment: Moment) -> dict[str, Any]:

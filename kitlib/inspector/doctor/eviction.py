@@ -45,6 +45,7 @@ def stale_groups(s: Situation) -> Iterator[Finding]:
             s.partition_id,
             tuple(ages),
             numbers=numbers,
+            view="staleness",
         )
         return
     yield Finding(
@@ -57,6 +58,7 @@ def stale_groups(s: Situation) -> Iterator[Finding]:
         s.partition_id,
         tuple(ages),
         numbers=numbers,
+        view="staleness",
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kitlib.errors import KitError
+from kitlib.transfer_queue import GetReport
 
 
 class HandleError(KitError, TypeError):
@@ -28,9 +29,12 @@ class Handle:
 
 
 def handle_of(batch: Any) -> Handle | None:
-    """A KVBatchMeta (ours or the package's) or a dict with the same names as a Handle; None stays None."""
+    """A KVBatchMeta (ours or the package's), the report of a get, or a dict with the same names as a Handle; None
+    stays None."""
     if batch is None or isinstance(batch, Handle):
         return batch
+    if isinstance(batch, GetReport):
+        return Handle(tuple(batch.requested_keys), batch.partition_id, tuple(batch.requested_fields))
     get = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
     keys = get("keys")
     if not isinstance(keys, list | tuple):

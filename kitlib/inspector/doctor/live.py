@@ -8,6 +8,7 @@ reports what both looks show. Nothing is written, cleared or closed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from time import sleep
 from typing import Any
 
@@ -46,7 +47,7 @@ def look_twice(queue: Any, pause: float = PAUSE, **arguments: Any) -> Report:
     examination = Examination(
         steady, found.failures, found.checked, found.skipped, first.examination.seconds + found.seconds
     )
-    return Report(examination, second.stages, second.is_guessed, second.num_keys, second.target, second.config)
+    return replace(second, examination=examination)
 
 
 def _may_be_slow(finding: Finding) -> bool:

@@ -3,7 +3,8 @@
 1 error, 1 warning, 0 infos   train, before compute_advantage     63 rules over 128 keys in 14 ms
 finding                keys        what is wrong                                    way out
 error field_missing    9c02_5_0    rm_scores is on 127 of 128 rows and absent ..    Score these rows, or ..
-                                                                                    see: presence(target, ..)
+                                                                                    see presence
+see presence(tq, "compute_advantage", config, partition_id="train") for field_missing
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from functools import cached_property
 from typing import Any
 
 from kitlib.inspector.doctor.examine import Examination
-from kitlib.inspector.doctor.finding import SEVERITIES, Finding, some
+from kitlib.inspector.doctor.finding import SEVERITIES, Finding, few, some
 from kitlib.inspector.doctor.rules import RULES
+from kitlib.inspector.doctor.shown import anchor_of, call_of, panels, view_of, write_panels
 from kitlib.inspector.names import ShortNames
 from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, cell, line
 from kitlib.inspector.render.states import State
@@ -23,7 +25,6 @@ from kitlib.inspector.view import PAGE_BUDGET, View
 
 LOOKS = {"error": State.BAD, "warning": State.WARN, "info": State.DIM}
 NUM_KEYS = 4  # named in a cell
-WITH_STAGE = ("presence",)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Report:
     num_keys: Mapping[str, int] = field(default_factory=dict)
     target: Any = field(default=None, repr=False)
     config: Any = field(default=None, repr=False)
+    before: Any = field(default=None, repr=False)
+    global_steps: int | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -81,14 +84,21 @@ class Report:
 
     @cached_property
     def view(self) -> View:
-        """The report as a view: text and page."""
-        return View(_model(self), PAGE_BUDGET)
+        """The report as a view. Each finding names the call that shows it."""
+        return View(_model(self, {}), PAGE_BUDGET)
 
     def text(self, width: int = 100) -> str:
         return self.view.text(width)
 
+    @cached_property
+    def _html(self) -> str:
+        views = panels(self)
+        anchors = {call: anchor_of(call, self) for call in views}
+        return f"<div>{View(_model(self, anchors), PAGE_BUDGET).html()}{write_panels(views, anchors)}</div>"
+
     def html(self) -> str:
-        return self.view.html()
+        """The findings, and below them, folded, the views that they lead to; made on the first call."""
+        return self._html
 
     def __rich__(self) -> Any:
         return self.view.__rich__()
@@ -97,16 +107,14 @@ class Report:
         return self.text()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self.view._repr_mimebundle_(include, exclude)
+        return {"text/plain": self.text(), "text/html": self.html()}
 
     def view_of(self, finding: Finding) -> View:
         """The view that shows a finding, made from the same target: presence, group board, ..."""
-        from kitlib.inspector.doctor.shown import view_of
-
         return view_of(self, finding)
 
 
-def _model(report: Report) -> ViewModel:
+def _model(report: Report, anchors: Mapping[str, str]) -> ViewModel:
     names = ShortNames(key for one in report.findings for key in one.keys)
     counts = {word: len(report.of(word)) for word in SEVERITIES}
     worst = next((word for word in SEVERITIES if counts[word]), None)
@@ -116,7 +124,7 @@ def _model(report: Report) -> ViewModel:
     return ViewModel(
         headline=line(head, info, (_where(report), State.PLAIN)),
         facts=cell(_checked(report), State.DIM),
-        tables=(_table(report, names),) if report.findings else (),
+        tables=(_table(report, names, anchors),) if report.findings else (),
         notes=tuple(_notes(report, names)),
     )
 
@@ -132,23 +140,25 @@ def _checked(report: Report) -> str:
     return f"{len(one.checked)} of {len(RULES)} rules over the keys of {keys} in {one.seconds * 1e3:.0f} ms"
 
 
-def _table(report: Report, names: ShortNames) -> Table:
+def _table(report: Report, names: ShortNames, anchors: Mapping[str, str]) -> Table:
     columns = (
         Column("finding"),
         Column("keys", flow=True),
         Column("what is wrong", flow=True),
         Column("way out", flow=True),
     )
-    return Table(columns, tuple(_row(one, names) for one in report.findings), row_noun="findings")
+    calls = [call_of(report, one) for one in report.findings]
+    rows = [_row(one, names, call, anchors.get(call, "")) for one, call in zip(report.findings, calls, strict=True)]
+    return Table(columns, tuple(rows), row_noun="findings")
 
 
-def _row(finding: Finding, names: ShortNames) -> tuple[Cell, ...]:
+def _row(finding: Finding, names: ShortNames, call: str, anchor: str) -> tuple[Cell, ...]:
     where = [Span(str(finding.partition), State.DIM)] if finding.partition else []
     return (
         line((finding.severity, LOOKS[finding.severity]), (finding.kind, State.STRONG)),
         Cell((*names.spans(finding.keys, NUM_KEYS), *where)),
         cell(finding.says),
-        line(finding.way_out, (f"see: {finding.view}", State.DIM)),
+        Cell((Span(finding.way_out), Span(f"see {call.partition('(')[0]}", State.DIM, anchor=anchor))),
     )
 
 
@@ -160,6 +170,10 @@ def _notes(report: Report, names: ShortNames) -> list[Cell]:
         notes += [cell(f"{one.kind}: {text}", State.DIM) for text in one.evidence]
         if one.reports and one.severity != "info":
             notes.append(cell(f"{one.kind} was reported as {'; '.join(one.reports)}", State.DIM))
+    kinds: dict[str, dict[str, None]] = {}
+    for one in report.findings:
+        kinds.setdefault(call_of(report, one), {})[one.kind] = None
+    notes += [cell(f"see {call} for {few([*names_])}", State.DIM) for call, names_ in kinds.items()]
     families = sorted({rule.family for rule in RULES if rule.name in report.examination.checked})
     notes.append(cell(f"checked: {', '.join(families)}", State.DIM))
     if skipped := report.examination.skipped:

@@ -7,6 +7,7 @@ it is then silent:
     values      the few fields that a rule may read   batch       the handle of the running step
     stage       the stage about to run                request     a get about to be made
     choices     what the config says                  context     facts that are not in the queue (dp_size, ...)
+    waiting     what `sample` says that it waits for
     observed    layouts of columns, puts, values that could not be read, chunks of the handle
 """
 
@@ -71,6 +72,7 @@ class Situation:
     before: QueueSnapshot | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
     observed: Observed = field(default_factory=Observed)
+    waiting: Any = None  # the report of a `sample` that waits (kitlib.inspector.why_waiting_view.Report)
     events: EventLog | None = None
     has_values: bool = True
     held: frozenset[str] = frozenset()  # rows that somebody works on, though no handle of them is known
@@ -183,6 +185,12 @@ class Situation:
             return len(self.scene.markers)
         configured = self.choices.prompts_a_sample
         return len(self.scene.markers) if configured is None else configured
+
+    @cached_property
+    def live(self) -> dict[str, bool]:
+        """{uid: a task of it is running} of the prompts in flight of which the report of a wait can tell."""
+        blocking = self.waiting.blocking if self.waiting is not None else ()
+        return {prompt.uid: prompt.is_live for prompt in blocking if prompt.is_live is not None}
 
     def fact(self, name: str, default: Any = None) -> Any:
         """A fact of the context."""

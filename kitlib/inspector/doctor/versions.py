@@ -31,7 +31,7 @@ def version_tags_missing(s: Situation) -> Iterator[Finding]:
             s.partition_id,
             keys_of(bare),
             numbers={"rows": len(bare), "of": len(rows)},
-            view="batch_handle",
+            view="staleness",
         )
 
 
@@ -60,7 +60,7 @@ def version_tags_constant(s: Situation) -> Iterator[Finding]:
             "lag": newest - high,
             "rows": len(ahead),
         },
-        view="batch_handle",
+        view="staleness",
     )
 
 
@@ -88,7 +88,7 @@ def version_span(s: Situation) -> Iterator[Finding]:
             "versions": widest + 1,
             "rows": len(wide),
         },
-        view="batch_handle",
+        view="staleness",
     )
 
 

@@ -10,6 +10,7 @@ bound until enough prompts have settled.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from kitlib.inspector.doctor.eviction import evicted, refills
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
@@ -25,7 +26,7 @@ def stuck_prompts(s: Situation) -> Iterator[Finding]:
     if not is_sampling(s) or stall(s) is not None or not is_short(s):
         return
     blocking = [uid for uid in s.scene.in_flight if uid not in _elsewhere(s, uid)]
-    done = [uid for uid in blocking if _is_done(s, uid)]
+    done = [uid for uid in blocking if _is_done(s, uid) or s.live.get(uid) is False]
     late = [] if _still_coming(s) or done else _stragglers(s, blocking)
     stuck = done or late
     if not stuck:
@@ -37,7 +38,8 @@ def stuck_prompts(s: Situation) -> Iterator[Finding]:
         "error" if done else "warning",
         f"sample needs {some(s.needed or 0, 'settled prompt')} and has {len(s.scene.settled)}. It waits for "
         f"{few(stuck)}, {_status(s.scene, first)}; {_what_is_missing(s, first)}",
-        "Set the marker to finished, or clear the prompt with its rows and submit it again."
+        f"If its rows are whole, tq.kv_put(key={first!r}, partition_id={s.partition_id!r}, tag={_finished(s, first)}); "
+        "else clear the prompt with its rows and submit it again."
         if done
         else f"Look at the agent-loop worker of {first}; if it is gone, clear the prompt and submit it again.",
         s.partition_id,
@@ -106,6 +108,7 @@ def wait_blocked(s: Situation) -> Iterator[Finding]:
                 "needed": s.needed,
                 "in_flight": len(s.scene.in_flight),
             },
+            view="staleness",
         )
 
 
@@ -168,7 +171,7 @@ def _stragglers(s: Situation, blocking: list[str]) -> list[str]:
     settled = len(s.scene.settled)
     if not settled or len(blocking) > max(1, (settled + len(blocking)) // 4):
         return []
-    return [uid for uid in blocking if not _is_fresh(s, uid)]
+    return [uid for uid in blocking if not s.live.get(uid) and not _is_fresh(s, uid)]
 
 
 def _is_fresh(s: Situation, uid: str) -> bool:
@@ -201,8 +204,15 @@ def _status(scene: Scene, uid: str) -> str:
     return f"{tag.get('status')} since step {tag.get('global_steps')}"
 
 
+def _finished(s: Situation, uid: str) -> dict[str, Any]:
+    """The tag of the marker, settled."""
+    return {"is_prompt": True, "status": "finished", "global_steps": s.scene.markers[uid].get("global_steps")}
+
+
 def _what_is_missing(s: Situation, uid: str) -> str:
     present, expected = _sessions(s.scene, uid), s.sessions_expected(uid)
+    if s.live.get(uid) is False and not _is_done(s, uid):
+        return f"{len(present)} of {expected} sessions have a row, and no task of it is running any more."
     if expected is None:
         return f"{some(len(present), 'session')} of it {verb(len(present), 'has', 'have')} a row."
     absent = [str(i) for i in range(expected) if i not in present]

@@ -43,6 +43,8 @@ def _span(span: Span) -> str:
     text = escape(printable(span.text))
     hover = f' title="{escape(printable(span.hover))}"' if span.hover else ""
     style = f' style="{span.state.look.css}"' if span.state.look.css else ""
+    if span.anchor:
+        text = f'<a href="#{escape(span.anchor)}">{text}</a>'
     return f"<span{hover}{style}>{text}</span>" if hover or style else text
 
 

@@ -28,11 +28,12 @@ Align = Literal["left", "center", "right"]
 @dataclass(frozen=True)
 class Span:
     """A run of text in one state. `hover` is the long form of a shortened text (a whole key): never a fact of its
-    own."""
+    own. `anchor`: a place on the same page that the text leads to."""
 
     text: str
     state: State = State.PLAIN
     hover: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from kitlib.errors import KitError
 from kitlib.inspector.doctor import Finding, doctor
 from kitlib.inspector.doctor import examine as examine_module
 from kitlib.inspector.doctor.rules import RULES, Rule
+from kitlib.inspector.doctor.shown import call_of
 from kitlib.inspector.doctor.situation import Situation
 from kitlib.transfer_queue import TransferQueue, save_snapshot, take_snapshot, watch
 
-from .cases import CASES, FOLDER, put
+from .cases import BUILDABLE, CASES, FOLDER, put
 
 
 def queue_of(name: str) -> TransferQueue:
@@ -54,6 +56,31 @@ def test_a_view_for_every_finding() -> None:
         report = doctor(queue_of(name), stage=raw["stage"], config=raw["config"], batch=raw["batch"])
         for finding in report:
             assert report.view_of(finding).text()
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_every_link_leads_to_a_view_on_the_page(name: str) -> None:
+    raw = CASES[name]
+    report = doctor(
+        queue_of(name),
+        stage=raw["stage"],
+        config=raw["config"],
+        batch=raw.get("batch"),
+        global_steps=raw["global_steps"],
+    )
+    page = report.html()
+    links, places = re.findall(r'href="#([\w-]+)"', page), re.findall(r'id="([\w-]+)"', page)
+    assert set(links) == set(places) and len(places) == len(set(places))
+    assert page.count("<details") == len(places) and bool(places) is bool(report.findings)
+    assert all(call_of(report, one) in report.text(3000) for one in report)
+
+
+def test_the_call_names_what_it_takes() -> None:
+    raw = CASES["case_23a_reward_on_masked_row"]
+    report = doctor(queue_of(raw["id"]), stage="advantage", config=raw["config"], batch=raw["batch"])
+    assert 'see tokens(tq, "5925366_0_0", partition_id="train")' in report.text(3000)
+    report = doctor(FOLDER / "case_03b_rewards_missing_on_one_row.json")
+    assert 'see presence(snapshot, "compute_advantage", config, partition_id="train")' in report.text(3000)
 
 
 def test_a_rule_that_raises_is_reported_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
