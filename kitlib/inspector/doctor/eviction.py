@@ -80,14 +80,18 @@ def failed_groups(s: Situation) -> Iterator[Finding]:
         "left": rest,
     }
     says = (
-        f"{few(failed)} {verb(len(failed), 'has', 'have')} the status failure and will be evicted, with "
-        f"{some(rows, 'row')} of {expected} that {verb(rows, 'is', 'are')} good"
+        f"{few(failed)} {verb(len(failed), 'has', 'have')} the status failure and will be thrown away, "
+        f"{some(rows, 'good row')} of {expected} with {verb(len(failed), 'it', 'them')}"
     )
     if stops:
         says += f"; nothing replaces {verb(len(failed), 'it', 'them')}, {rest} of {s.needed} prompts are left, and "
         says += "sample waits for ever."
     else:
-        says += f", and {some(len(failed), 'fresh prompt')} asked for." if refills(s) else "; enough others are left."
+        says += (
+            f", and {some(len(failed), 'fresh prompt')} will be asked for."
+            if refills(s)
+            else "; enough others are left."
+        )
     yield Finding(
         "failure_no_refill" if stops else "failure_evicted",
         "error" if stops else "warning",

@@ -88,3 +88,9 @@ def some(number: int, noun: str, plural: str = "") -> str:
 def verb(number: int, one: str, many: str) -> str:
     """The form of a verb for that many: `verb(n, "has", "have")`."""
     return one if number == 1 else many
+
+
+def clear_call(keys: Sequence[str], partition_id: str) -> str:
+    """The call that removes these keys; a long list is that of the finding."""
+    named = repr(list(keys)) if len(keys) <= 3 else "list(finding.keys)"
+    return f"tq.kv_clear(keys={named}, partition_id={partition_id!r})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kitlib.inspector.doctor.finding import Finding, few, some, verb
+from kitlib.inspector.doctor.finding import Finding, clear_call, few, some, verb
 from kitlib.inspector.doctor.scene import Row, Scene, keys_of
 from kitlib.inspector.doctor.situation import Situation
 from kitlib.keys import uid_of
@@ -68,7 +68,8 @@ def ghosts(s: Situation) -> Iterator[Finding]:
             f"{few(scene.ghosts)} {verb(len(scene.ghosts), 'exists but is', 'exist but are')} not taken for a prompt: "
             "there is no is_prompt in the tag and no field. A status was written after the key had been cleared."
             + (" sample waits without end for it." if waits else ""),
-            "Clear the key, or register the prompt again with is_prompt, status and global_steps.",
+            f"Remove it: {clear_call(scene.ghosts, scene.name)}; or submit the prompt again, with is_prompt, status and "
+            "global_steps in the tag.",
             scene.name,
             scene.ghosts,
             numbers={"needed": needed, "settled": settled} if waits else {"keys": len(scene.ghosts)},
@@ -88,7 +89,7 @@ def half_registered(s: Situation) -> Iterator[Finding]:
                 f"{few(keys_of(bare))} {verb(len(bare), 'is', 'are')} registered and {verb(len(bare), 'has', 'have')} "
                 "no field: a put was refused after the key had been made, or its data never came. The sampler takes "
                 "it for a trajectory, and the first read of the batch fails.",
-                "Clear the key and write the row again.",
+                f"Remove it, {clear_call(keys_of(bare), scene.name)}, and write the row again.",
                 scene.name,
                 keys_of(bare),
                 numbers={"fields": 0, "keys": len(bare)},
@@ -152,7 +153,8 @@ def marker_tags(s: Situation) -> Iterator[Finding]:
                 "error",
                 f"The marker {few(list(incomplete))} has no {few(absent)} in its tag; the sampler stops with a "
                 "KeyError on its first look.",
-                "Register prompts with is_prompt, status and global_steps.",
+                "Register prompts with is_prompt, status and global_steps: tq.kv_put(key=uid, partition_id=.., "
+                "tag={'is_prompt': True, 'status': 'pending', 'global_steps': step}).",
                 scene.name,
                 tuple(incomplete),
                 numbers={"markers": len(incomplete)},

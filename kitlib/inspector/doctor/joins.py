@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kitlib.inspector.doctor.finding import Finding, few, some, verb
+from kitlib.inspector.doctor.finding import Finding, clear_call, few, some, verb
 from kitlib.inspector.doctor.scene import IN_FLIGHT, Row, Scene, grouped, keys_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
@@ -29,7 +29,7 @@ def orphans(s: Situation) -> Iterator[Finding]:
             f"{some(len(rows), 'row')} of {few(uids)} in {scene.name} {verb(len(rows), 'has', 'have')} no prompt "
             f"marker and {verb(len(rows), 'is', 'are')} in no batch: nobody will sample or clear "
             f"{verb(len(rows), 'it', 'them')}.{when}{now}",
-            f"kv_clear these keys in {scene.name}.",
+            f"If no step works on them, remove them: {clear_call(keys_of(rows), scene.name)}.",
             scene.name,
             keys_of(rows),
             numbers={
@@ -133,9 +133,9 @@ def uid_column(s: Situation) -> Iterator[Finding]:
     yield Finding(
         "uid_key_mismatch",
         "error",
-        f"The uid column of {few(keys_of(wrong))} says something else than the key: {by_uid} groups by the column, "
-        f"{by_key} by the keys. The advantage stage groups by the column, so {effect}.",
-        "Write the prompt's uid, one item a row, into the uid column.",
+        f"The uid column of {few(keys_of(wrong))} says something else than the key: "
+        f"{some(by_uid, 'group')} by the column, {by_key} by the keys. The advantage stage groups by the column, so {effect}.",
+        "Write the prompt's uid, one item a row, into the uid column: the part of the key before its last two numbers.",
         s.partition_id,
         keys_of(wrong),
         ("uid",),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kitlib.inspector.doctor.report import Report
 
 NUM_PANELS, PANEL_BUDGET = 4, 15_000  # bytes of a view below the findings
-_PANEL = "margin:4px 0;overflow-x:auto"
+_PANEL = "margin:4px 0;overflow-x:auto;font:12px/1.5 ui-monospace,Menlo,Consolas,monospace"
 
 
 def call_of(report: Report, finding: Finding) -> str:

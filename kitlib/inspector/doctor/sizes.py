@@ -142,7 +142,7 @@ def padded_to_total(s: Situation) -> Iterator[Finding]:
         "error",
         f"{few(fields)} are {width} wide in every row, and the tags say at most {longest} tokens. {width} is the "
         "number of tokens of all rows together: the last offset was taken for the longest length.",
-        "Pad to the largest difference of neighbouring offsets, or store rows without padding.",
+        "Pad to the longest row, offsets.diff().max() of the jagged column, or store rows without padding.",
         s.partition_id,
         keys_of(s.real_rows),
         tuple(fields),
