@@ -68,8 +68,8 @@ def ghosts(s: Situation) -> Iterator[Finding]:
             f"{few(scene.ghosts)} {verb(len(scene.ghosts), 'exists but is', 'exist but are')} not taken for a prompt: "
             "there is no is_prompt in the tag and no field. A status was written after the key had been cleared."
             + (" sample waits without end for it." if waits else ""),
-            f"Remove it: {clear_call(scene.ghosts, scene.name)}; or submit the prompt again, with is_prompt, status and "
-            "global_steps in the tag.",
+            f"Remove it: {clear_call(scene.ghosts, scene.name)}; or submit the prompt again, with is_prompt, status "
+            "and global_steps in the tag.",
             scene.name,
             scene.ghosts,
             numbers={"needed": needed, "settled": settled} if waits else {"keys": len(scene.ghosts)},

@@ -134,7 +134,8 @@ def uid_column(s: Situation) -> Iterator[Finding]:
         "uid_key_mismatch",
         "error",
         f"The uid column of {few(keys_of(wrong))} says something else than the key: "
-        f"{some(by_uid, 'group')} by the column, {by_key} by the keys. The advantage stage groups by the column, so {effect}.",
+        f"{some(by_uid, 'group')} by the column, {by_key} by the keys. The advantage stage groups by the column, so "
+        f"{effect}.",
         "Write the prompt's uid, one item a row, into the uid column: the part of the key before its last two numbers.",
         s.partition_id,
         keys_of(wrong),
