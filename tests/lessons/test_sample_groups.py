@@ -128,7 +128,7 @@ class TestWait:
     def aside(self, tq: TransferQueue, live: set[str], rows: tuple[float, ...] = (1.0,)) -> SampleAside:
         put_group(tq, "u1", (1.0, 0.0))
         put_group(tq, "u2", rows, "running")
-        return SampleAside(ReplayBuffer(tq, live_uids=lambda: live, give_up_after=0.1), 1, 2)
+        return SampleAside(ReplayBuffer(tq, live_uids=lambda: live, give_up_after=1.0), 1, 2)
 
     def test_slow(self, tq: TransferQueue) -> None:
         aside = self.aside(tq, {"u2"})
@@ -148,6 +148,7 @@ class TestWait:
         assert check_wait(..., "u2", report).ok is None
         assert "nobody is left to write its status" in words(check_wait(True, "u2", report))
         assert "u1 is not in flight" in words(check_wait(False, "u1", report))
+        assert "['u2'] is not in flight" in words(check_wait(False, ["u2"], report))
         assert "True or False" in words(check_wait("no", "u2", report))
         with pytest.raises(SampleError, match="no task of u2"):
             aside.result()

@@ -83,7 +83,7 @@ def check_wait(will_end: Any, uid: Any, report: WaitReport) -> Answer:
         return open_answer()
     blocking = {prompt.uid: prompt for prompt in report.blocking}
     wrong = []
-    if uid not in blocking:
+    if str(uid) not in blocking:
         wrong.append(f"{uid} is not in flight: the wait hangs on a prompt that is pending or running")
     if not isinstance(will_end, bool):
         wrong.append(f"will_end is True or False, not {will_end!r}")

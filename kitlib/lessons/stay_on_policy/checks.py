@@ -77,15 +77,26 @@ def check_weights(
     if unanswered(token, sequence):
         return open_answer()
     truth = {level: _weights(old_log_probs, rollout_log_probs, level, threshold) for level in ("token", "sequence")}
-    if not (isinstance(token, Sequence | torch.Tensor) and len(token) == len(truth["token"])):
+    tokens, rows = _numbers(token), _numbers([sequence])
+    if tokens is None or len(tokens) != len(truth["token"]):
         return mistakes([f"token is a list of {len(truth['token'])} numbers"])
-    if not isinstance(sequence, int | float | torch.Tensor):
+    if rows is None:
         return mistakes(["sequence is one number"])
-    wrong = _wrong_tokens([float(weight) for weight in token], truth["token"], old_log_probs - rollout_log_probs)
-    wrong += _wrong_sequence(float(sequence), truth["sequence"][0], old_log_probs - rollout_log_probs)
+    wrong = _wrong_tokens(tokens, truth["token"], old_log_probs - rollout_log_probs)
+    wrong += _wrong_sequence(rows[0], truth["sequence"][0], old_log_probs - rollout_log_probs)
     if wrong:
         return mistakes(wrong)
-    return right(f"tokens {', '.join(f'{weight:g}' for weight in map(_round, truth['token']))}; row {sequence:g}")
+    return right(f"tokens {', '.join(f'{round(weight, 3):g}' for weight in truth['token'])}; row {rows[0]:g}")
+
+
+def _numbers(answer: Any) -> list[float] | None:
+    """A list, tuple or tensor of numbers as floats; None for anything else."""
+    if isinstance(answer, str) or not isinstance(answer, Sequence | torch.Tensor):
+        return None
+    try:
+        return [float(number) for number in answer if not isinstance(number, str)] or None
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _weights(old: torch.Tensor, rollout: torch.Tensor, level: str, threshold: float) -> list[float]:
@@ -123,7 +134,3 @@ def _wrong_sequence(said: float, truth: float, log_ratio: torch.Tensor) -> list[
 
 def _close(said: Sequence[float], truth: Sequence[float]) -> bool:
     return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for a, b in zip(said, truth, strict=True))
-
-
-def _round(weight: float) -> float:
-    return round(weight, 3)
