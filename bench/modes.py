@@ -2,9 +2,9 @@
 
     python bench/modes.py [--all | --real] [--steps 10] [--repeats 1] [--only v0 sync] [--trace FOLDER]
 
-Scripted (default): generation and training take times that bench/scripted.py injects, with a long tail of response
-lengths; --all: in three shares. --real: the shipped task sum_tool on its tiny model, which decides nothing about larger
-ones: there Python, which runs one thread at a time, is what generation and training share.
+Scripted (default): generation and training take times that kitlib/lessons/fit_four_ways injects, with a long tail of
+response lengths; --all: in three shares. --real: the shipped task sum_tool on its tiny model, which decides nothing
+about larger ones: there Python, which runs one thread at a time, is what generation and training share.
 
     bound      (t_gen + t_train) / max(t_gen, t_train), with the times of V0: V0 does one after the other, and nobody is
                done before the slower of the two
@@ -26,20 +26,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from common import print_table
 from rich.console import Console
-from scripted import Script, put_in_place
 
-from kitlib.config import load_config
 from kitlib.inspector.timeline import Timeline
 from kitlib.inspector.timeline_view import time_line
 from kitlib.inspector.trace_export import save_chrome_trace
+from kitlib.lessons.fit_four_ways import ModeRun, Script, run_mode
 from kitlib.paths import data_path
-from kitlib.trainer.observers import Observer
-from kitlib.trainer.task_runner import TaskRunner
-from kitlib.trainer.timeline import TimelineRecorder
 
 FIRST = 3  # the step from which is measured
 MODES: dict[str, tuple[str, ...]] = {
@@ -69,39 +64,7 @@ SHARES = {
 }
 
 
-class Staleness(Observer):
-    """Weight versions by which rows lagged, and how many groups were too old to use."""
-
-    def __init__(self) -> None:
-        self.means: list[float] = []
-        self.worst: list[float] = []
-        self.evicted = 0.0
-
-    def on_metrics(self, trainer: Any, metrics: dict[str, Any], step: int) -> None:
-        self.means.append(metrics["training/off_policy/trajectory_staleness/mean"])
-        self.worst.append(metrics["training/off_policy/trajectory_staleness_worst/max"])
-        self.evicted += metrics.get("training/off_policy/evicted_samples", 0)
-
-
-def run_mode(overrides: Sequence[str], script: Script | None) -> tuple[Timeline, Staleness]:
-    """One run; with a script on its server and worker, else on the real ones."""
-    config, recorder, staleness, runner = load_config(overrides), TimelineRecorder(), Staleness(), TaskRunner()
-    observers = [recorder, staleness]
-    trainer: Any
-    try:
-        if config.trainer.use_v1:
-            trainer = runner.start(config, observers=observers)
-        else:
-            trainer = runner.start_v0(config, observers=observers)
-        if script is not None:
-            put_in_place(trainer, script)
-        trainer.fit()
-    finally:
-        runner.close()
-    return recorder.timeline(), staleness
-
-
-def best_of(repeats: int, overrides: Sequence[str], script: Script | None) -> tuple[Timeline, Staleness]:
+def best_of(repeats: int, overrides: Sequence[str], script: Script | None) -> ModeRun:
     """The shortest of several runs: another program on the machine makes a run longer, nothing makes it shorter."""
     return min((run_mode(overrides, script) for _ in range(repeats)), key=lambda run: run[0].seconds)
 

@@ -124,11 +124,12 @@ class Roadmap:
 
 
 def roadmap(stage: str | None = None, config: Any = None) -> Roadmap:
-    """The call chain with `stage` lit: a name of kitlib.contract.STAGES, "transfer_queue", or None for the bare map.
+    """The call chain with `stage` lit: a name of kitlib.contract.STAGES, a call of ONCE such as "PPOTrainer.fit",
+    "transfer_queue", or None for the bare map.
 
     config: decides which stages run; None means verl's defaults. Raises UnknownStageError.
     """
-    if stage is not None and stage != QUEUE:
+    if stage is not None and stage != QUEUE and stage not in ONCE:
         check_stage(stage)
     lanes = {"once": tuple(Box(name, name) for name in ONCE)}
     number = 0

@@ -10,7 +10,7 @@ from kitlib.config import load_config
 from kitlib.contract import STAGES, needs
 from kitlib.inspector import UnknownStageError
 from kitlib.lessons import roadmap
-from kitlib.lessons.roadmap import _LIT, LANES, QUEUE
+from kitlib.lessons.roadmap import _LIT, LANES, ONCE, QUEUE
 
 
 def test_every_stage_of_the_contract_once_and_in_its_order() -> None:
@@ -26,7 +26,7 @@ def test_the_running_stages_are_numbered_in_order() -> None:
     assert "validate" not in {box.name for box in running}
 
 
-@pytest.mark.parametrize("stage", [*STAGES, QUEUE])
+@pytest.mark.parametrize("stage", [*STAGES, *ONCE, QUEUE])
 def test_one_box_is_lit(stage: str) -> None:
     drawn = roadmap(stage)
     assert drawn.svg().count(_LIT) == 1
