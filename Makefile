@@ -11,10 +11,10 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHES := $(filter-out bench/common.py bench/trl_%,$(sort $(wildcard bench/*.py)))
 
 # Nothing here may wait for a model hub, and no window is ever opened.
-test bench gpu: export HF_HUB_OFFLINE := 1
+test bench course gpu: export HF_HUB_OFFLINE := 1
 test bench gpu: export MPLBACKEND := Agg
 
-.PHONY: help run test lab lint format bench gallery gpu clean distclean
+.PHONY: help run test lab lint format bench gallery course gpu clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -48,6 +48,9 @@ bench: $(VENV)/test.stamp  ## the measured numbers of the README
 
 gallery: $(VENV)/test.stamp  ## docs/gallery.html: what every view looks like
 	$(BIN)/python docs/make_gallery.py
+
+course: $(VENV)/test.stamp  ## docs/course/: the notebooks as pages to read (COURSE=05 for one of them)
+	$(BIN)/python docs/make_course.py $(COURSE)
 
 gpu: $(VENV)/test.stamp  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu tests
