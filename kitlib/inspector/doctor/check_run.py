@@ -68,7 +68,8 @@ def check_run(
         does, None if there is nothing to compare. By default those that a trainer brings along: its estimator and its
         policy loss. Of a run that brings none, GRPO advantages are computed again.
     logs:      a log, or a folder of logs such as /tmp/ray/session_latest/logs, to look for the first error in.
-    arguments: those of `doctor` (stage, batch, config, global_steps, ...).
+    arguments: those of `doctor` (stage, batch, config, global_steps, ...). mode is the one that you expect: sync,
+        colocate_async, separate_async, or "v0".
     """
     config = arguments.pop("config", None)
     config = getattr(run, "config", None) if config is None else config
@@ -120,12 +121,24 @@ def _mode(asked: Question) -> tuple[str, str]:
         return "not known", "no config at hand"
     choices = Choices(asked.config)
     use_v1, mode = choices["trainer.use_v1"], choices.mode
-    own = getattr(asked.run, "trainer_mode", mode)
-    if own not in (mode, "base"):
+    own, expected = getattr(asked.run, "trainer_mode", mode), asked.arguments.get("mode")
+    came = f" ({origin})" if (origin := _origin(asked.config, "trainer.use_v1")) else ""
+    if use_v1 is False and expected not in (None, "v0"):
+        return "failed", (
+            f"You expect V1, {expected}, and trainer.use_v1 is false{came}: this run is V0, the serial pipeline, which "
+            "has no queue. Set trainer.use_v1=true."
+        )
+    if use_v1 is not False and expected not in (None, mode):
+        return "failed", f"You expect {expected}, and trainer.v1.trainer_mode is {mode}: this run is V1, {mode}."
+    if use_v1 is not False and own not in (mode, "base"):
         return "failed", f"trainer.v1.trainer_mode is {mode}, and the trainer that runs is {own}."
     if use_v1 is False:
         return "ok", "V0: the serial pipeline; there is no queue to look at"
     return "ok", f"V1, {mode}"
+
+
+def _origin(config: Any, key: str) -> str:
+    return str(config.origin(key)) if hasattr(config, "origin") else ""
 
 
 def _fields(asked: Question) -> tuple[str, str]:

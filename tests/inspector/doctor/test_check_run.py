@@ -85,6 +85,15 @@ def test_2_another_mode_than_the_config_says(raw: dict[str, Any]) -> None:
     assert stopped_at(check(raw, run)) == 2
 
 
+def test_2_another_mode_than_the_reader_expects(raw: dict[str, Any]) -> None:
+    found = check(raw, mode="colocate_async")
+    assert stopped_at(found) == 2 and "You expect colocate_async" in found.failed.says
+    run = SimpleNamespace(config=load_config(["trainer.use_v1=false"]))
+    found = check_run(run, mode="sync")
+    assert stopped_at(found) == 2 and "trainer.use_v1 is false (override)" in found.failed.says
+    assert check_run(run, mode="v0").ok and check(raw, mode="sync").ok
+
+
 def test_3_a_field_is_missing(raw: dict[str, Any]) -> None:
     row = rows_of(raw)[5]
     del row["fields"]["old_log_probs"]
