@@ -21,7 +21,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "trainer.checkpoint_callback_class": (None,),
     "actor_rollout_ref.actor.strategy": ("fsdp2",),
     "actor_rollout_ref.actor.checkpoint.async_save": (False,),
-    "actor_rollout_ref.model.use_fused_kernels": (False,),
     "actor_rollout_ref.rollout.name": ("transformers",),
     "reward.reward_model.n_gpus_per_node": (8,),
     "reward.reward_model.nnodes": (0,),
@@ -52,14 +51,11 @@ def require_supported(config: Config) -> None:
     from kitlib.algos import get_policy_loss_fn
 
     get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-    refused = list(_missing_inputs(config))
+    refused = [*_missing_inputs(config), *_missing_packages(config)]
     for key, supported in SUPPORTED.items():
         if config.select(key) not in supported:
             wanted = " or ".join(inline(value) for value in supported)
             refused.append(f"{key}={inline(config.select(key))} is not supported by this version: set {key}={wanted}")
-    model = config.actor_rollout_ref.model
-    if (model.lora_rank > 0 or model.lora_adapter_path is not None) and importlib.util.find_spec("peft") is None:
-        refused.append("actor_rollout_ref.model.lora_rank needs the package peft: pip install 'kitlib[lora]'")
     if config.kitlib.record_update and not config.trainer.use_v1:
         refused.append(
             "kitlib.record_update=true writes to the queue, and trainer.use_v1=false has none: set one of them"
@@ -85,3 +81,16 @@ def _missing_inputs(config: Config) -> Iterator[str]:
             texts = " or ".join(condition.text for condition in conditions)
             hint = f"it is written if {texts}" if texts else "no stage writes a field of that name"
             yield f"algorithm.adv_estimator={estimator} needs the field {field}, which this run does not have: {hint}"
+
+
+def _missing_packages(config: Config) -> Iterator[str]:
+    """A line for every optional package, or device, that the model settings need and this machine lacks."""
+    import torch
+
+    model = config.actor_rollout_ref.model
+    if (model.lora_rank > 0 or model.lora_adapter_path is not None) and importlib.util.find_spec("peft") is None:
+        yield "actor_rollout_ref.model.lora_rank needs the package peft: pip install 'kitlib[lora]'"
+    is_on_gpu = config.trainer.device != "cpu" and torch.cuda.is_available()
+    if model.use_fused_kernels and not (is_on_gpu and importlib.util.find_spec("liger_kernel")):
+        wanted = "the package liger-kernel: pip install liger-kernel" if is_on_gpu else "a GPU: set it to false"
+        yield f"actor_rollout_ref.model.use_fused_kernels=true needs {wanted}"

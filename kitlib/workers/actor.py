@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kitlib.workers.bridge import fetches, setting
 from kitlib.workers.engine import FSDPEngine
+from kitlib.workers.fused import use_fused_kernels
 from kitlib.workers.lora import add_lora, uses_lora, without_adapter
 from kitlib.workers.losses import LossOutput, ppo_loss
 from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows
@@ -41,6 +42,8 @@ class ActorRolloutRefWorker(TrainingWorker):
     def __init__(self, config: Any, model: PreTrainedModel, device: torch.device | str = "cpu") -> None:
         self.settings = actor = config.actor_rollout_ref.actor
         self.rollout = config.actor_rollout_ref.rollout
+        if config.actor_rollout_ref.model.use_fused_kernels:
+            use_fused_kernels(model, torch.device(device))
         if uses_lora(config.actor_rollout_ref.model):
             add_lora(model, config.actor_rollout_ref.model)
         self.engine = FSDPEngine(

@@ -13,6 +13,7 @@ from tensordict import TensorDict
 
 from kitlib.workers.bridge import fetches, setting
 from kitlib.workers.engine import FSDPEngine
+from kitlib.workers.fused import use_fused_kernels
 from kitlib.workers.rows import SEQUENCE_COLUMNS, Rows
 from kitlib.workers.worker import Worker
 
@@ -33,6 +34,8 @@ class ReferenceWorker(Worker):
         self.ref = config.actor_rollout_ref.ref
         fsdp = config.actor_rollout_ref.actor.fsdp_config
         model.requires_grad_(False)
+        if config.actor_rollout_ref.model.use_fused_kernels:
+            use_fused_kernels(model, torch.device(device))
         self.engine = FSDPEngine(
             model,
             optim=None,

@@ -51,6 +51,11 @@ class TrainingWorker(Worker):
         <prefix>/grad_norm and <prefix>/lr.
         """
         if drawn := setting(data, "rows_to_train", None):
+            if self.dp_size > 1:
+                raise WorkerError(
+                    f"algorithm.use_pf_ppo=true draws rows of the whole batch, and each of {self.dp_size} ranks holds "
+                    "a slice of it: a drawn row would meet the columns of another. Run it on one rank, or without"
+                )
             rows = rows.take(torch.tensor(drawn, device=self.engine.device))
         per_step = []
         for mini_batch in self._mini_batches(rows, data):

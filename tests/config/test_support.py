@@ -95,6 +95,17 @@ def test_a_missing_gpu_is_told_before_anything_is_built(monkeypatch: pytest.Monk
         require_supported(load_config(["trainer.device=cuda"]))
 
 
+def test_fused_kernels_are_refused_without_a_gpu_or_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = load_config(["actor_rollout_ref.model.use_fused_kernels=true", "trainer.device=cuda"])
+    for has_gpu, has_library, told in ((False, True, "needs a GPU"), (True, False, "pip install liger-kernel")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, found=has_library: found or None)
+        with pytest.raises(ConfigError, match=told):
+            require_supported(asked)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    require_supported(asked)
+
+
 def test_an_update_is_recorded_where_there_is_a_queue() -> None:
     with pytest.raises(ConfigError, match="record_update=true writes to the queue, and trainer.use_v1=false has none"):
         require_supported(load_config(["kitlib.record_update=true", "trainer.use_v1=false"]))

@@ -175,3 +175,12 @@ def test_drawn_rows_bring_all_their_columns(make_worker: MakeWorker) -> None:
     metrics = expected.update_actor(with_settings(TensorDict(columns, batch_size=[4])))
     assert worker.update_actor(with_settings(data, rows_to_train=drawn)) == metrics
     assert_same_weights(worker.state_dict_for_rollout(), expected.state_dict_for_rollout())
+
+
+def test_rows_drawn_by_reward_are_refused_on_several_ranks(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker()
+    monkeypatch.setattr(worker.engine, "dp_size", 2)
+    with pytest.raises(WorkerError, match="use_pf_ppo=true draws rows of the whole batch, and each of 2 ranks"):
+        worker.update_actor(with_settings(make_batch(4), rows_to_train=[0, 0, 1, 3]))
