@@ -1,4 +1,5 @@
-"""One JupyterLab, one Chromium, one kernel for all browser tests; skipped with the reason where they are missing.
+"""One JupyterLab and one Chromium for all browser tests, one kernel for those of the widgets; skipped with the reason
+where they are missing.
 
 A picture of the page after each test lies in the temporary folder of the run (`pytest --basetemp=DIR` to choose it).
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def shared_notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+def lab_and_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
     if reason := why_not():
         pytest.skip(reason)
     from playwright.sync_api import sync_playwright
@@ -41,12 +43,17 @@ def shared_notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebo
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), headless=True, args=CHROMIUM_FLAGS)
-            made = Notebook(lab, browser, "browser_tests")
-            made.run(PREPARE)
-            yield made
+            yield lab, browser
             browser.close()
     finally:
         lab.close()
+
+
+@pytest.fixture(scope="package")
+def shared_notebook(lab_and_browser: tuple[Lab, Any]) -> Notebook:
+    made = Notebook(*lab_and_browser, "browser_tests")
+    made.run(PREPARE)
+    return made
 
 
 @pytest.fixture
