@@ -49,7 +49,7 @@ class BorderDoctor(Observer):
             return
         if record.seconds is None:
             self.seen = _look(trainer, record.stage, border=True) if record.stage in LOOKED_AT else None
-        elif record.error and record.stage in (*LOOKED_AT, *OTHERS):
+        elif record.error and record.stage in (*LOOKED_AT, *OTHERS) and not _has_died(trainer):
             self._failed(trainer, record)
 
     def _failed(self, trainer: PPOTrainer, record: StageRecord) -> None:
@@ -63,6 +63,12 @@ class BorderDoctor(Observer):
         record.error = f"{record.error}\n{remark}"
         if (error := sys.exc_info()[1]) is not None:  # the stage decorator calls while the error is on its way
             add_remark(error, remark)
+
+
+def _has_died(trainer: PPOTrainer) -> bool:
+    """True if a background task has ended the run: its error says why, and what the queue looks like follows of it."""
+    manager = getattr(trainer, "agent_loop_manager", None)
+    return manager is not None and manager.ledger.failed_event.is_set()
 
 
 def _look(trainer: PPOTrainer, stage: str, border: bool = False) -> Report | None:

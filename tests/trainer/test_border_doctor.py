@@ -142,6 +142,19 @@ def test_a_refusal_of_the_contract_says_more(monkeypatch: pytest.MonkeyPatch) ->
     assert "compute_advantage needs rm_scores" in str(caught.value) and "field_missing" in str(caught.value)
 
 
+def test_a_dead_task_is_cause_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts that its end leaves unfinished are no finding of their own."""
+    from kitlib.reward import RewardLoopWorker
+
+    async def fails(self: RewardLoopWorker, outputs: Any, row: Any) -> Any:
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr(RewardLoopWorker, "compute_score", fails)
+    with pytest.raises(KitError, match="no such luck") as caught:
+        TaskRunner().run(small_config(trainer__val_before_train=False))
+    assert "The doctor" not in str(caught.value)
+
+
 def test_a_sound_run_has_a_doctor_that_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 

@@ -95,15 +95,17 @@ def _settings(asked: Question) -> tuple[str, str]:
     """Question 1."""
     if asked.config is None or not hasattr(asked.config, "select"):
         return "not known", "no config at hand: pass config="
-    wrong = []
+    wrong: dict[str, str] = {}
     for key, value in asked.overrides.items():
         got = asked.config.select(key, _NOWHERE)
         if got is _NOWHERE:
-            wrong.append(f"{key} is no setting of this config")
+            wrong[key] = f"{key} is no setting of this config"
         elif not _same(got, value):
-            wrong.append(f"{key} was set to {value!r}, and the run uses {got!r}")
+            wrong[key] = f"{key} was set to {value}, and the run uses {got}"
     if wrong:
-        return "failed", f"{few(wrong)}. Look at `kitlib config {' '.join(asked.overrides)}`."
+        came = {key: origin for key in wrong if (origin := _origin(asked.config, key))}
+        where = f" What is used came from: {few([*dict.fromkeys(came.values())])}." if came else ""
+        return "failed", f'{few([*wrong.values()])}.{where} See config_table(config, "{next(iter(wrong))}").'
     return "ok", f"{len(asked.overrides)} overrides arrived" if asked.overrides else "no override was named"
 
 
@@ -193,7 +195,9 @@ def _exception(asked: Question) -> tuple[str, str]:
     elif failures:
         said = f"in {failures[0]}: {root_cause(failures[0].exception)}"
     elif recorded:
-        said = f"in {recorded}"
+        where, _, what = recorded.partition(": ")
+        ended_it = bool(what) and what in (getattr(asked.run, "failure", "") or "")
+        said = f"in {where}: {root_cause(asked.run.failure)}" if ended_it else f"in {recorded}"
     elif failure := getattr(asked.run, "failure", None):
         said = root_cause(failure)
     elif ledger is None:
