@@ -60,7 +60,10 @@ def compute_rloo_outcome_advantage(
 def compute_rloo_vectorized_outcome_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Index
 ) -> tuple[Tensor, Tensor]:
-    """As rloo, but a group of one row gets A = 0. In verl the two differ in this as well, not only in speed."""
+    """As rloo (arXiv:2402.14740), but a group of one row gets A = 0.
+
+    In verl the two differ in this as well, not only in speed.
+    """
     advantages, _ = compute_rloo_outcome_advantage(token_level_rewards, response_mask, index)
     _, groups = _scores(token_level_rewards, index)
     advantages = advantages * (groups.size() > 1).unsqueeze(-1)

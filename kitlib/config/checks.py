@@ -42,7 +42,7 @@ POLICY_LOSSES = (
     ),
 )
 CHECKPOINT_CONTENTS = ("model", "optimizer", "extra", "hf_model")
-_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
+_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")  # verl also lists "full", which it never implemented
 _AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 CHOICES: dict[str, tuple[Any, ...]] = {
