@@ -36,10 +36,10 @@ from kitlib.inspector import (
     why_waiting,
 )
 from kitlib.inspector.page import Section, write_page
-from kitlib.inspector.timeline import Timeline
 from kitlib.inspector.timeline_view import time_line
 from kitlib.models import load_tokenizer
 from kitlib.paths import data_path
+from kitlib.run.history import RunHistory
 from kitlib.run.recording import RunRecorder
 from kitlib.trainer.base import PPOTrainer
 from kitlib.trainer.timeline import TimelineRecorder
@@ -48,6 +48,7 @@ from kitlib.workers.balance import calculate_workload, get_seqlen_balanced_parti
 
 HERE = Path(__file__).parent
 VALUES = ["prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs", "old_log_probs", "advantages"]
+VALUES += ["update_log_probs", "loss_share"]
 SMALL = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_max_samples=16"]
 INTRO = (
     "Each section is one view: the question it answers, the call, and what the call returned for a run of the shipped "
@@ -56,33 +57,43 @@ INTRO = (
 )
 
 
-def record_three_steps(run_dir: Path) -> tuple[Recording, Timeline]:
-    """The recording of a small run, and its time line."""
+def record_three_steps(run_dir: Path) -> Recording:
+    """The recording of a small run."""
     words = [*SMALL, "trainer.total_training_steps=3", "trainer.val_before_train=false", "trainer.test_freq=-1"]
-    words += [f"kitlib.record_values=[{','.join(VALUES)}]", "trainer.logger=[]"]
+    words += [f"kitlib.record_values=[{','.join(VALUES)}]", "kitlib.record_update=true", "trainer.logger=[]"]
+    words += [
+        "actor_rollout_ref.actor.ppo_epochs=2",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+    ]  # some ratios are clipped
     config, clock = load_config(words), TimelineRecorder()
     recorder = RunRecorder(config, run_dir)
     try:
-        TaskRunner().run(config, recorder.tq, observers=[recorder, clock])
+        assert recorder.recorder is not None
+        TaskRunner().run(config, recorder.tq, observers=[recorder, clock, RunHistory(recorder.recorder, clock)])
     finally:
         recorder.close()
-    return open_recording(run_dir / "recording"), clock.timeline()
+    return open_recording(run_dir / "recording")
 
 
-def longest_rewarded(moment: Any) -> str:
-    """The key of the longest row with a reward: it has called the tool."""
-    partition = moment.snapshot().partitions["train"]
-    scores = moment.kv_batch_get(list(partition.keys), "train", "rm_scores")["rm_scores"].unbind()
-    rewarded = [key for key, row in zip(partition.keys, scores, strict=True) if row.sum() > 0]
-    return max(rewarded, key=lambda key: partition.tag_of(key)["seq_len"])
+def telling_row(moment: Any) -> str:
+    """The key of a rewarded row that has called the tool, if there is one with a clipped token."""
+    keys = list(moment.snapshot().partitions["train"].keys)
+    names = ["rm_scores", "response_mask", "loss_share"]
+    data = moment.kv_batch_get(keys, "train", names)
+
+    def tells(row: int) -> tuple[bool, bool, int]:
+        score, mask, share = (data[name][row] for name in names)
+        return bool(score.sum() > 0), not mask.all(), int(((share == 0) & mask.bool()).sum())
+
+    return keys[max(range(len(keys)), key=tells)]
 
 
-def recorded(recording: Recording, timeline: Timeline) -> Iterator[Section]:
+def recorded(recording: Recording) -> Iterator[Section]:
     """Views of a recording, as one would look at it afterwards."""
     moment = recording.find("compute_advantage", 3)
     before = recording.find("balance_batch", 3), recording.find("compute_old_log_prob", 3)
     config: Any = recording.config
-    row = longest_rewarded(moment)
+    row = telling_row(recording.find("update_actor", 3))
     tokenizer = load_tokenizer(config.select("actor_rollout_ref.model.path"))
     at = "moment = recording.find('compute_advantage', step=3)"
     yield Section(
@@ -100,9 +111,9 @@ def recorded(recording: Recording, timeline: Timeline) -> Iterator[Section]:
     )
     yield Section(
         "tokens",
-        tokens(moment, row, tokenizer),
-        "Which tokens are trained, and how hard?",
-        f"tokens(moment, {row!r}, tokenizer)",
+        tokens(recording.find("update_actor", 3), row, tokenizer),
+        "Which tokens are trained, and how hard? Point at a token to read its numbers.",
+        f"tokens(recording.find('update_actor', 3), {row!r}, tokenizer)    # with kitlib.record_update=true",
     )
     yield Section(
         "diff",
@@ -148,9 +159,9 @@ def recorded(recording: Recording, timeline: Timeline) -> Iterator[Section]:
     )
     yield Section(
         "time_line",
-        time_line(timeline, title="three steps, sync"),
+        time_line(recording.timeline(), title="three steps, sync"),
         "Who was busy when? In the sync mode driver and servers take turns.",
-        "time_line(TimelineRecorder().timeline())    # the recorder was an observer of the run",
+        "time_line(recording.timeline())",
     )
     yield Section(
         "config_table",
@@ -240,7 +251,7 @@ def stuck(trainer: PPOTrainer) -> Any:
 def main() -> None:
     runner = TaskRunner()
     with tempfile.TemporaryDirectory() as folder:
-        sections = list(recorded(*record_three_steps(Path(folder))))
+        sections = list(recorded(record_three_steps(Path(folder))))
         try:
             sections += live(runner)
         finally:
