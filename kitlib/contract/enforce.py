@@ -43,7 +43,7 @@ class StageRecord:
     stage: str
     global_steps: int
     started: float  # time.time()
-    num_rows: int
+    num_rows: int  # of the handle or the prompts that it was given; else of the handle that it gave back
     partition_id: str | None = None
     seconds: float | None = None
     error: str | None = None
@@ -80,7 +80,7 @@ def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         @functools.wraps(method)
         def run(self: StageOwner, *args: Any, **kwargs: Any) -> T:
             batch = _handle((*args, *kwargs.values()))
-            record = StageRecord(name, self.global_steps, time.time(), len(batch.keys) if batch else 0)
+            record = StageRecord(name, self.global_steps, time.time(), _num_rows((*args, *kwargs.values())))
             record.partition_id = batch.partition_id if batch else None
             self.on_stage(record)
             begin = time.perf_counter()
@@ -89,6 +89,7 @@ def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
                     _check(self, name, batch, needs(name, self.config).reads, before=True)
                 with self.signed_as(name):
                     result = method(self, *args, **kwargs)
+                record.num_rows = record.num_rows or _num_rows((result,))
                 if self.strict:
                     written = _handle((result,)) or batch
                     if written:
@@ -114,6 +115,14 @@ def _handle(candidates: tuple[Any, ...]) -> Any:
         if isinstance(getattr(candidate, "keys", None), list) and hasattr(candidate, "partition_id"):
             return candidate
     return None
+
+
+def _num_rows(candidates: tuple[Any, ...]) -> int:
+    """Of the first batch handle among them, or else of the first TensorDict (a batch of prompts); 0 without either."""
+    handle = _handle(candidates)
+    if handle:
+        return len(handle.keys)
+    return next((int(c.batch_size[0]) for c in candidates if getattr(c, "batch_size", None)), 0)
 
 
 def _check(owner: StageOwner, name: str, batch: Batch, fields: tuple[str, ...], before: bool) -> None:

@@ -59,6 +59,7 @@ _ALL_FIELDS = (
     _object("raw_prompt", "list[dict]", "dataset", "the same messages under the name that the agent loop reads"),
     _object("data_source", "str", "dataset", "name of the task; picks the reward rule and names the validation metric"),
     _object("ability", "str", "dataset", "a dataset column: kind of skill"),
+    _object("agent_name", "str", "dataset", "which agent loop runs the prompt; not copied onto its trajectories"),
     _object("reward_model", "dict", "dataset", "style and ground_truth for the reward rule"),
     _object("extra_info", "dict", "dataset", "split, index and whatever the dataset adds"),
     _object("index", "int", "dataset", "row number in the dataset"),

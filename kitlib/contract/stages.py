@@ -91,7 +91,9 @@ _ALL_STAGES = (
         "registers prompts as pending markers and hands them to the agent loop without waiting",
         "PPOTrainer.prepare_step",
         "trainer/ppo/v1/trainer_base.py, PPOTrainer._submit_batch_to_rollout (line 1496)",
-        writes=_all(*_DATASET_ROW, *_DATASET_EXTRAS, when=ASYNC, required=False, note="on the marker, for restart"),
+        writes=_all(
+            *_DATASET_ROW, *_DATASET_EXTRAS, "agent_name", when=ASYNC, required=False, note="on the marker, for restart"
+        ),
         tags_written=("is_prompt", "status", "global_steps"),
         switches=("trainer.v1.trainer_mode", "data.train_batch_size", "data.gen_batch_size"),
     ),

@@ -111,7 +111,7 @@ def _runs(records: Sequence[StageRecord]) -> Cell:
         return Cell()
     last = done[-1]
     failed = [record for record in done if record.error]
-    took = f"{1000 * (last.seconds or 0):.1f} ms for {count(last.num_rows, 'row')}"
+    took = f"{1000 * (last.seconds or 0):.1f} ms" + (f" for {count(last.num_rows, 'row')}" if last.num_rows else "")
     times = f"{count(len(done), 'run')}; the last took {took}"
     return line(times, (f"{len(failed)} failed: {value_of(failed[-1].error)}" if failed else "", State.BAD))
 

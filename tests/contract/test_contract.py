@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
+from tensordict import TensorDict
 
 from kitlib.contract import FIELDS, GROUPS, STAGES, SWITCHES, TAGS, ContractError, StageRecord, needs, stage, switch
 
@@ -52,6 +53,15 @@ def test_an_unknown_stage_lists_the_known_ones() -> None:
         needs("advantage")
 
 
+def test_the_columns_of_verls_data_are_in_the_contract_and_on_the_markers_of_the_async_modes() -> None:
+    columns = {"data_source", "prompt", "ability", "agent_name", "reward_model", "extra_info"}
+    need = {need.field: need for need in STAGES["submit_batch_to_rollout"].writes}
+    assert {FIELDS[name].group for name in columns} == {"dataset"}
+    assert all(not need[name].required and need[name].note for name in columns)
+    assert all(need[name].when.holds({"trainer": {"v1": {"trainer_mode": "colocate_async"}}}) for name in columns)
+    assert not any(need[name].when.holds({"trainer": {"v1": {"trainer_mode": "sync"}}}) for name in columns)
+
+
 def test_a_switch_falls_back_to_verls_default() -> None:
     assert switch(None, "algorithm.adv_estimator") == "gae"
     assert switch({"algorithm": {"adv_estimator": "rloo"}}, "algorithm.adv_estimator") == "rloo"
@@ -92,6 +102,18 @@ class Owner:
             self.rows[key] |= {"advantages", "returns"}
         return batch
 
+    @stage("submit_batch_to_rollout")
+    def submit_batch_to_rollout(self, batch: TensorDict) -> int:
+        return len(batch)
+
+    @stage("sample")
+    def sample(self, batch_size: int) -> Batch:
+        return Batch(list(self.rows)[:batch_size])
+
+    @stage("update_weights")
+    def update_weights(self) -> None:
+        pass
+
 
 READS = {"uid", "response_mask", "rm_scores", "old_log_probs", "rollout_log_probs"}
 
@@ -105,6 +127,16 @@ def test_a_stage_is_timed_and_recorded() -> None:
     assert end.error is None
     assert owner.timing_raw["adv"] == pytest.approx(end.seconds)
     assert owner.signed == ["compute_advantage"]
+
+
+def test_rows_are_counted_in_a_handle_in_a_batch_of_prompts_and_else_in_the_result() -> None:
+    owner = Owner({f"u_{i}_0": set(READS) for i in range(5)})
+    owner.compute_advantage(Batch(["u_0_0", "u_1_0"]))
+    owner.submit_batch_to_rollout(TensorDict({}, batch_size=[3]))
+    owner.submit_batch_to_rollout(batch=TensorDict({}, batch_size=[4]))
+    owner.sample(5)
+    owner.update_weights()
+    assert [record.num_rows for record in owner.records if record.seconds is not None] == [2, 3, 4, 5, 0]
 
 
 def test_a_missing_read_names_field_key_and_writer_before_the_stage_runs() -> None:

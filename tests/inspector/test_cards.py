@@ -59,6 +59,11 @@ def test_runs_of_the_stage_are_summed_up() -> None:
     assert said == ["2 runs; the last took 4.0 ms for 128 rows 1 failed: KeyError: x"]
 
 
+def test_a_stage_without_rows_says_only_how_long_it_took() -> None:
+    record = StageRecord("update_weights", 3, time.time(), 0, None, 0.004)
+    assert answers(stage_card("update_weights", GRPO, [record]))["this run"] == ["1 run; the last took 4.0 ms"]
+
+
 @pytest.mark.parametrize("stage", list(STAGES))
 def test_every_stage_of_the_contract_has_a_card(stage: str) -> None:
     assert_same_facts(stage_card(stage))
