@@ -272,7 +272,7 @@ class TestWaitForSessions:
     def test_a_dead_background_task_ends_the_wait(self, trainer: Any) -> None:
         trainer.agent_loop_manager.ledger.declare_fatal(RuntimeError("boom"), "session 0")
         with pytest.raises(Exception, match="boom"):
-            wait_for_sessions(trainer)
+            wait_for_sessions(trainer, timeout=1.0)
 
 
 def test_request_lives_draws_one_bar_a_request() -> None:
