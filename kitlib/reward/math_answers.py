@@ -9,6 +9,7 @@ it only the text of the last \\boxed{...} is compared, after spaces, \\left, \\r
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 from functools import lru_cache
 from typing import Any
@@ -67,5 +68,6 @@ def _verified(answer: str, truth: str) -> bool:
     """By math-verify, whose own time limits are off: they use signals, which only the main thread gets."""
     from math_verify import parse, verify
 
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn of the missing limits
     parsed_truth, parsed = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (truth, answer))
     return bool(verify(parsed_truth, parsed, timeout_seconds=None))

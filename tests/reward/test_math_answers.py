@@ -62,3 +62,12 @@ def test_the_rule_tells_score_accuracy_and_answer(data_source: str) -> None:
 )
 def test_the_package_compares_meanings(answer: str, truth: str, same: bool) -> None:
     assert same_answer(answer, truth) is same
+
+
+@pytest.mark.skipif(not has_math_verify(), reason="needs math-verify (extra `math`)")
+def test_the_package_says_nothing_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It warns once a process that its time limits are off."""
+    for module in ("parser", "grader"):
+        monkeypatch.setattr(f"math_verify.{module}.TIMEOUT_WARNING_SHOWN", False)
+    assert same_answer("0.5", r"\frac{1}{2}")
+    assert not caplog.records
