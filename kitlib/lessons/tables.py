@@ -26,7 +26,8 @@ def three_questions(config: Any = None, stages: Sequence[str] | None = None) -> 
         Column("gives", flow=True),
         Column("settings that change it", flow=True),
     )
-    return _view(f"what each of {count(len(chosen), 'stage')} is for", columns, (_answers(s, config) for s in chosen))
+    title = "what the stage is for" if len(chosen) == 1 else f"what each of {count(len(chosen), 'stage')} is for"
+    return _view(title, columns, (_answers(s, config) for s in chosen))
 
 
 def crosswalk(config: Any = None, stages: Sequence[str] | None = None) -> View:

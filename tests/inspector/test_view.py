@@ -56,6 +56,16 @@ def test_nothing_unsafe_reaches_the_output(where: str) -> None:
         assert_same_facts(view)
 
 
+def test_a_long_dotted_name_may_go_on_in_the_next_line_where_text_flows() -> None:
+    """Without it the settings of a stage stick out of the page. A number, a short name and other columns stay whole."""
+    name = "actor_rollout_ref.rollout.temperature"
+    columns = (Column("settings", flow=True), Column("key"))
+    page = View(model(Table(columns, ((cell(f"{name}, critic.enable, 0.5"), cell(name)),)))).html()
+    assert page.count("<wbr>") == 2
+    assert f">{name.replace('.', '.<wbr>')}, critic.enable, 0.5<" in page
+    assert f">{name}<" in page
+
+
 def test_page_has_no_address_and_needs_no_style_sheet() -> None:
     page = View(model(table(30))).html()
     assert (

@@ -7,6 +7,7 @@ Everything shown passes `printable` and `html.escape`; attributes hold our const
 
 from __future__ import annotations
 
+import re
 from html import escape
 from itertools import groupby
 
@@ -22,6 +23,7 @@ _RULE = "1px solid rgba(128,128,128,.55)"
 _BARE_ROW = "background:none"
 _UPRIGHT = "writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;margin:0 auto"
 _WIDE_GAP = "&nbsp; "  # notebook exporters shrink plain blanks between two elements to one
+_LONG_WORD = re.compile(r"\S{20,}")
 NUM_MARKS_UPRIGHT = 9  # with more columns of marks than this, their names stand upright to save width
 
 
@@ -39,8 +41,10 @@ def write_html(model: ViewModel) -> str:
     return f'<div class="kitlib-view" style="{_PAGE}">{"".join(parts)}</div>'
 
 
-def _span(span: Span) -> str:
+def _span(span: Span, breaks: bool = False) -> str:
     text = escape(printable(span.text))
+    if breaks:
+        text = _LONG_WORD.sub(lambda word: word[0].replace(".", ".<wbr>"), text)
     hover = f' title="{escape(printable(span.hover))}"' if span.hover else ""
     style = f' style="{span.state.look.css}"' if span.state.look.css else ""
     if span.anchor:
@@ -48,8 +52,9 @@ def _span(span: Span) -> str:
     return f"<span{hover}{style}>{text}</span>" if hover or style else text
 
 
-def _spans(cell: Cell, separator: str | None = None) -> str:
-    return (cell.glue if separator is None else separator).join(_span(span) for span in cell.spans)
+def _spans(cell: Cell, separator: str | None = None, breaks: bool = False) -> str:
+    """breaks: a long dotted name may go on in the next line after a dot. What a reader copies is still the name."""
+    return (cell.glue if separator is None else separator).join(_span(span, breaks) for span in cell.spans)
 
 
 def _legend_entry(state: State) -> str:
@@ -125,7 +130,7 @@ def _cell(cell: Cell, column: Column, start: bool) -> str:
     if column.mark and len(cell.spans) == 1 and not cell.spans[0].hover:  # the whole cell takes the state's colour
         span = cell.spans[0]
         return f'<td style="{style};{span.state.look.css}">{escape(printable(span.text))}</td>'
-    return f'<td style="{style}">{_spans(cell)}</td>'
+    return f'<td style="{style}">{_spans(cell, breaks=column.flow)}</td>'
 
 
 def _box(align: str, start: bool, flow: bool = False) -> str:
