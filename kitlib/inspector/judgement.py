@@ -43,6 +43,7 @@ class Judgement:
 
     late, due: fields that stages before it, and this stage or later ones, write under this config.
     off:       (field, condition) of trainer fields that no stage writes under this config.
+    config:    as it was given.
     """
 
     stage: str | None
@@ -50,6 +51,7 @@ class Judgement:
     late: frozenset[str]
     due: frozenset[str]
     off: tuple[tuple[str, str], ...]
+    config: Any = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -89,7 +91,7 @@ def judge(stage: str | None, config: Any = None, partition_id: str = "train") ->
     late = {field for one in resolved[:here] if one.runs for field in one.writes}
     due = {field for one in resolved[here:] if one.runs for field in one.writes} - late
     off = tuple((name, _condition(name)) for name in _switchable(path) if name not in late | due)
-    return Judgement(stage, resolved[here], frozenset(late), frozenset(due), off)
+    return Judgement(stage, resolved[here], frozenset(late), frozenset(due), off, config)
 
 
 def group_of(field: str) -> str:

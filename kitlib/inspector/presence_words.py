@@ -10,12 +10,11 @@ from typing import Any
 
 from kitlib.contract import STAGES
 from kitlib.inspector.judgement import short_condition, why_needed, writers
-from kitlib.inspector.markers import STATUS_STATES
 from kitlib.inspector.presence_rows import PresenceRows
 from kitlib.inspector.render.model import Cell, line
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count, joined, lacks, listed
-from kitlib.inspector.tags import status_of
+from kitlib.inspector.sample_words import verdict_before_sample
 
 MAX_FIELDS = 3  # fields named in one sentence
 
@@ -33,33 +32,13 @@ def verdict(rows: PresenceRows) -> tuple[str, State]:
     if missing := rows.lacking_any(needs.reads):
         return f"NOT READY: {_lacks(rows, missing)}", State.BAD
     if "status" in stage.tags_read:
-        return _settled(rows)
+        return verdict_before_sample(rows)
     if not needs.reads:
         return f"READY: {stage.name} needs no field", State.GOOD
     if not rows.keys:
         return "NOT READY: no row yet", State.BAD
     whole = f"all {count(len(rows.keys), 'row')} have" if len(rows.keys) > 1 else "the row has"
     return f"READY: {whole} the {count(len(needs.reads), 'field')} that {stage.name} reads", State.GOOD
-
-
-def _settled(rows: PresenceRows) -> tuple[str, State]:
-    """The sampler reads the status of prompt markers, no field: is any prompt still on its way?"""
-    by_status: dict[str, list[str]] = {}
-    for key, tag in zip(rows.marker_keys, rows.marker_tags, strict=True):
-        by_status.setdefault(status_of(tag), []).append(rows.names.key(key))
-    total = len(rows.marker_keys)
-    if not total:
-        return "NOT READY: no prompt marker, so there is nothing to wait for", State.BAD
-    if unknown := sorted(set(by_status) - set(STATUS_STATES)):
-        named = listed(by_status[unknown[0]], 2)
-        return f"NOT READY: {unknown[0]} ({named}) is no status that the sampler knows", State.BAD
-    open_ = {status: by_status[status] for status in ("running", "pending") if status in by_status}
-    num_settled = total - sum(map(len, open_.values()))
-    if open_:
-        said = ", ".join(f"{len(keys)} {status} ({listed(keys, 2)})" for status, keys in open_.items())
-        return f"WAITING: {num_settled} of {count(total, 'prompt')} settled; {said}", State.WARN
-    failed = f", {len(by_status['failure'])} of them failed" if "failure" in by_status else ""
-    return f"READY: {total} of {count(total, 'prompt')} settled{failed}", State.GOOD
 
 
 def _evenness(rows: PresenceRows) -> tuple[str, State]:

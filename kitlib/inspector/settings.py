@@ -17,3 +17,21 @@ def setting(config: Any, key: str, default: Any = None) -> Any:
         if node is None:
             return default
     return node
+
+
+def prompts_a_sample(config: Any) -> int | None:
+    """Prompts that one call of `sample` asks for in `train`; None where the config names no data.train_batch_size.
+
+    In separate_async a step samples parameter_sync_step times (4 where the config is silent), an equal part each time.
+    """
+    train_batch_size = setting(config, "data.train_batch_size")
+    if train_batch_size is None:
+        return None
+    num_updates = setting(config, "trainer.v1.separate_async.parameter_sync_step", 4)
+    return sample_size(train_batch_size, setting(config, "trainer.v1.trainer_mode", "sync"), num_updates)
+
+
+def sample_size(train_batch_size: int, trainer_mode: str, parameter_sync_step: int) -> int:
+    """Prompts that one call of `sample` asks for."""
+    num_samples = int(parameter_sync_step) if trainer_mode == "separate_async" else 1
+    return max(1, int(train_batch_size) // num_samples)

@@ -87,7 +87,9 @@ def why_waiting(
     log = [] if events is None else events_of(events)
     names = ShortNames(prompt.uid for prompt in report.blocking)
     will = ("it will end", State.GOOD) if report.can_end else ("WILL NOT END BY ITSELF", State.BAD)
-    held = f"strategy wait: held back until {listed(list(report.held_back_by))} end" if report.held_back_by else ""
+    held = (
+        f"strategy wait: held back until the end of {listed(list(report.held_back_by))}" if report.held_back_by else ""
+    )
     model = ViewModel(
         headline=line((report.request, State.STRONG), will),
         facts=line(title, (report.counts, State.DIM)),

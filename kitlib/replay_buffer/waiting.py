@@ -114,7 +114,7 @@ class WaitReport:
         if len(self.blocking) > NUM_SHOWN:
             lines.append(f"  ... and {len(self.blocking) - NUM_SHOWN} more in flight")
         if self.held_back_by:
-            lines.append(f"  strategy wait: held back until {', '.join(self.held_back_by[:NUM_SHOWN])} finish")
+            lines.append(f"  strategy wait: held back until the end of {', '.join(self.held_back_by[:NUM_SHOWN])}")
         return "\n".join([*lines, f"  Will it end? {self.verdict}"])
 
 

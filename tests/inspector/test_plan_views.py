@@ -82,7 +82,7 @@ def test_a_dead_wait_is_loud_and_says_what_is_missing() -> None:
 def test_a_slow_wait_is_no_alarm() -> None:
     prompts = (BlockingPrompt("u1", "pending", 0, None, 0, None),)
     view = why_waiting(report(blocking=prompts, can_end=True, held_back_by=("u1",)))
-    assert "WILL NOT END" not in view.headline and "strategy wait: held back until u1" in view.text(200)
+    assert "WILL NOT END" not in view.headline and "strategy wait: held back until the end of u1" in view.text(200)
     assert lines(view) == [["u1", "pending", "0 of ?", "this step", "not known"]]
 
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from kitlib.config import load_config
 from kitlib.inspector import View, presence
 from kitlib.inspector.judgement import UnknownStageError
 from kitlib.inspector.render.states import State
@@ -175,6 +176,100 @@ def test_sampler_waits_for_markers_not_for_fields(statuses: dict[str, str], said
     tags = {uid: marker(status) for uid, status in statuses.items()}
     view = presence(snapshot(partition(keys, AGENT_LOOP, [(uid, "*") for uid in statuses], tags)), "sample", GRPO)
     assert headline(view).startswith(f"train  next: sample  {said}")
+
+
+def before_sample(statuses: dict[str, str], steps: dict[str, int] | None = None, **config: object) -> str:
+    """The verdict, with one row for each settled prompt but those whose uid begins with `e` (empty)."""
+    keys = [f"{uid}_0_0" for uid, status in statuses.items() if status in ("finished", "failure") and uid[0] != "e"]
+    tags = {uid: {**marker(status), "global_steps": (steps or {}).get(uid, 5)} for uid, status in statuses.items()}
+    source = snapshot(partition([*keys, *statuses], AGENT_LOOP, [(uid, "*") for uid in statuses], tags))
+    settings = [f"{name.replace('__', '.')}={value}" for name, value in config.items()]
+    return headline(presence(source, "sample", load_config(settings))).removeprefix("train  next: sample  ")
+
+
+FOUR = {"data__train_batch_size": 4, "actor_rollout_ref__actor__ppo_mini_batch_size": 4}
+COLOCATE = {**FOUR, "trainer__v1__trainer_mode": "colocate_async"}
+SEPARATE = {
+    "data__train_batch_size": 8,
+    "actor_rollout_ref__actor__ppo_mini_batch_size": 2,
+    "trainer__v1__trainer_mode": "separate_async",
+    "trainer__v1__separate_async__parameter_sync_step": 4,
+    "actor_rollout_ref__rollout__nnodes": 1,
+    "actor_rollout_ref__rollout__checkpoint_engine__backend": "nccl",
+}
+WAIT = {"trainer__v1__sampler__max_off_policy_strategy": "wait", "trainer__v1__sampler__max_off_policy_threshold": 2}
+DROP = {"trainer__v1__sampler__max_off_policy_threshold": 2}
+FILTER = {"algorithm__filter_groups__enable": "true"}
+REFILL = {"trainer__v1__sampler__sync_refill_failed_groups": "true", "data__gen_batch_size": 1}
+
+
+def prompts(finished: int = 0, failure: int = 0, running: int = 0, pending: int = 0) -> dict[str, str]:
+    counts = {"finished": finished, "failure": failure, "running": running, "pending": pending}
+    return {f"{status[0]}{number}0": status for status, count in counts.items() for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "config", "said"),
+    [
+        (prompts(4), FOUR, "READY: 4 prompts settled and sample asks for 4"),
+        (prompts(3) | {"x0": "failure"}, FOUR, "READY: 4 prompts settled, 1 of them failed, and sample asks for 4"),
+        (prompts(4, running=1), FOUR, "READY: 4 prompts settled and sample asks for 4; 1 running (r00)"),
+        (
+            prompts(2, running=1, pending=1),
+            FOUR,
+            "WAITING: 2 prompts settled and sample asks for 4; 1 running (r00), 1 pending (p00)",
+        ),
+        (prompts(2), FOUR, "NOT READY: 2 prompts settled and sample asks for 4; 2 more prompts have to be submitted"),
+        (
+            prompts(2, running=1),
+            FOUR,
+            "NOT READY: 2 prompts settled and sample asks for 4; 1 running (r00); 1 more prompt has to be submitted",
+        ),
+        (
+            prompts(3) | {"e0": "failure"},
+            FOUR | REFILL,
+            "WAITING: 3 prompts settled and sample asks for 4; 1 failed (e0), to be replaced",
+        ),
+        (prompts(3) | {"x0": "failure"}, FOUR | REFILL, "READY: 4 prompts settled, 1 of them failed, and"),
+        (prompts(4), FOUR | FILTER, "READY, unless groups are filtered: 4 prompts settled and sample asks for 4"),
+        (
+            prompts(4, running=1),
+            FOUR | FILTER,
+            "WAITING: 4 prompts settled and sample asks for 4; 1 running (r00); while groups are filtered, nothing "
+            "may be in flight",
+        ),
+        (prompts(4, running=4), COLOCATE, "READY: 4 prompts finished and sample asks for 4; 4 running (r00, r10"),
+        (
+            prompts(3) | {"x0": "failure"},
+            COLOCATE,
+            "WAITING: 3 prompts finished and sample asks for 4; 1 failed (x0), to be replaced",
+        ),
+        (prompts(4, running=1), COLOCATE | FILTER, "READY, unless groups are filtered: 4 prompts finished"),
+        (prompts(2, running=6), SEPARATE, "READY: 2 prompts finished and sample asks for 2; 6 running (r00, r10"),
+        (prompts(1), SEPARATE, "NOT READY: 1 prompt finished and sample asks for 2; 1 more prompt has to be submitted"),
+    ],
+)
+def test_sampler_takes_what_the_config_asks_for(statuses: dict[str, str], config: dict[str, object], said: str) -> None:
+    assert before_sample(statuses, **config).startswith(said)
+
+
+def test_old_prompts_are_replaced_or_waited_for() -> None:
+    statuses, steps = prompts(4, running=1), {"f00": 3, "r00": 4}
+    assert before_sample(statuses, steps, **COLOCATE).startswith("READY: 4 prompts finished")  # the threshold is 8
+    said = "WAITING: 3 prompts finished and sample asks for 4; 1 running (r00); 1 too old (f00), to be replaced"
+    assert before_sample(statuses, steps, **COLOCATE, **DROP) == said
+    said = "WAITING: 3 prompts finished and sample asks for 4; 1 too old (f00), to be replaced"
+    assert before_sample(prompts(4), steps, **COLOCATE, **DROP) == said
+    said = "WAITING: 4 prompts finished and sample asks for 4; 1 running (r00); held back until the end of r00 (strat"
+    assert before_sample(statuses, steps, **COLOCATE, **WAIT).startswith(said)
+    assert before_sample(statuses, steps, **FOUR, **WAIT).startswith("READY: 4 prompts settled")  # sync: no age
+
+
+def test_validation_waits_for_all_its_prompts() -> None:
+    tags = {"f3a1": marker("finished")}
+    part = partition(["f3a1"], AGENT_LOOP, [("f3a1", "*")], tags, partition_id="val")
+    config = {"data": {"train_batch_size": 4}}
+    assert "READY: 1 of 1 prompt settled" in headline(presence(snapshot(part), "sample", config, "val"))
 
 
 def test_key_left_by_a_clear_is_named() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kitlib.contract import SWITCHES, Condition
 from kitlib.contract.switches import BYPASS, CRITIC, DISTILLATION, REWARD_MODEL_COLOCATED, ROLLOUT_CORRECTION
-from kitlib.inspector.settings import setting
+from kitlib.inspector.settings import sample_size, setting
 
 DEFAULTS: dict[str, Any] = {
     **SWITCHES,
@@ -62,8 +62,8 @@ class Choices:
         """Prompts that one call of `sample` waits for in `train`."""
         if not self.is_known:
             return None
-        inner_steps = self["trainer.v1.separate_async.parameter_sync_step"] if self.mode == "separate_async" else 1
-        return max(1, int(self["data.train_batch_size"]) // int(inner_steps))
+        num_updates = self["trainer.v1.separate_async.parameter_sync_step"]
+        return sample_size(self["data.train_batch_size"], self.mode, num_updates)
 
     @property
     def is_async(self) -> bool:
