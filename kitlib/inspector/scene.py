@@ -124,8 +124,15 @@ def newest_recording(root: str | Path = ".") -> Path:
 
 
 def open_scene(path: str | Path | None, **asked: Any) -> Scene:
-    """The last moment of a recording, or of the newest below the working directory."""
-    return Scene.of_recording(open_recording(newest_recording("." if path is None else path)), **asked)
+    """The newest moment of a recording, or of the newest recording below the working directory."""
+    recording = open_recording(newest_recording("." if path is None else path))
+    return Scene.of_recording(recording, newest_position(recording), **asked)
+
+
+def newest_position(recording: Recording) -> int:
+    """Where the last moment is, or the one before if the step was cleared and nothing is left to look at."""
+    moments = recording.moments
+    return len(moments) - (2 if len(moments) > 1 and moments[-1].label == "clear" else 1)
 
 
 # -------------------------------------------------------------------------------------------------------------- views

@@ -23,7 +23,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from kitlib.inspector.page import Section, write_page
-from kitlib.inspector.scene import NEED_OPTION, VIEWS, Scene, show
+from kitlib.inspector.scene import NEED_OPTION, VIEWS, Scene, newest_position, show
 
 KEYS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\t": "tab", " ": "page", "\x03": "q"}
 
@@ -60,7 +60,7 @@ class Screen:
         if recording is not None:
             recording.refresh()
             if self.follows:
-                self.scene = self.scene.moved(len(recording.moments) - 1)
+                self.scene = self.scene.moved(newest_position(recording))
 
     def press(self, key: str) -> None:
         """Do what a key asks for; other keys do nothing."""
@@ -88,22 +88,33 @@ class Screen:
             self.follows = False
 
     def picture(self, console: Console) -> RenderableType:
-        """Title, the view cut to the height of the terminal, the line of keys."""
+        """Title, the view cut to the height of the terminal, the views to choose from, the line of keys."""
         lines = console.render_lines(show(self.scene, self.name), pad=False)
-        height = max(console.height - 4, 1)
+        menu = self._menu(console.width)
+        height = max(console.height - 3 - len(menu), 1)
         self.offset = min(self.offset, max(len(lines) - height, 0))
         shown = lines[self.offset : self.offset + height]
         body = Segments([segment for one in shown for segment in (*one, Segment.line())])
         left_out = len(lines) - len(shown)
         more = f"lines {self.offset + 1}..{self.offset + len(shown)} of {len(lines)}  " if left_out > 0 else ""
-        return Group(Text(more + self.scene.title, style="dim", no_wrap=True, overflow="ellipsis"), body, self._keys())
+        head = Text(more + self.scene.title, style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(head, body, *menu, self._keys())
+
+    def _menu(self, width: int) -> list[Text]:
+        """The views by their keys, in as many lines as they need; those after the ninth are reached with tab."""
+        lines = [Text()]
+        for number, name in enumerate(self.names, start=1):
+            entry = Text(f"{number} " if number < 10 else "", "dim", end="")
+            entry.append(name, "reverse" if name == self.name else "not dim")
+            if lines[-1] and len(lines[-1]) + len(entry) + 2 > width:
+                lines.append(Text())
+            lines[-1].append("  " if lines[-1] else "").append_text(entry)
+        return lines
 
     def _keys(self) -> Text:
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for number, name in enumerate(self.names, start=1):
-            text.append(f" {number} ", "dim").append(name, "reverse" if name == self.name else "")
         follow = "following" if self.follows else "f follow"
-        return text.append(f"   ←→ moment  ↑↓ scroll  {follow}  q quit", "dim")
+        keys = f"tab next view  ←→ moment  ↑↓ space scroll  {follow}  q quit"
+        return Text(keys, "dim", no_wrap=True, overflow="ellipsis")
 
 
 def _has_option(scene: Scene, name: str) -> bool:

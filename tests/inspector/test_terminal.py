@@ -81,6 +81,20 @@ def test_a_run_that_is_stuck_begins_with_what_it_waits_for(tmp_path: Path) -> No
     assert "nobody waits" in show(scene.moved(0), "waiting").headline
 
 
+def test_after_a_step_was_cleared_the_moment_before_is_shown(tmp_path: Path) -> None:
+    with record(board_queue({"f3a1": [1, 0]}), tmp_path / "recording", tick=60) as recorder:
+        recorder.mark("compute_metrics", 1, StageRecord("compute_metrics", 1, time.time(), 2, "train", 0.01))
+        recorder.tq.kv_clear(["f3a1_0_0", "f3a1_1_0"], "train")
+        recorder.mark("clear", 1, StageRecord("clear", 1, time.time(), 2, "train", 0.01))
+        scene = open_scene(tmp_path)
+        assert "after compute_metrics" in scene.title and "2 rows" in show(scene, "presence").text()
+        screen = Screen(scene)
+        put_row(recorder.tq, "9c02_0_0", 1.0)
+        recorder.mark("sample", 2, StageRecord("sample", 2, time.time(), 1, "train", 0.01))
+        screen.refresh()
+        assert "after sample" in screen.scene.title
+
+
 def test_newest_recording_below_a_folder(folder: Path, tmp_path: Path) -> None:
     with record(board_queue({"f3a1": [1, 0]}), folder / "b" / "recording", tick=60) as recorder:
         recorder.mark("sample", 1)
@@ -122,7 +136,8 @@ def test_the_picture_fits_the_terminal_and_scrolls(folder: Path) -> None:
         return console.file.getvalue().rstrip("\n").split("\n")
 
     first = shown()
-    assert len(first) <= 8 and "stages" in first[-1] and "of " in first[0]
+    assert len(first) <= 8 and "of " in first[0]
+    assert "5 stages" in first[-3] and "failure" in first[-2] and first[-1].endswith("q quit")
     screen.press("page")
     assert shown()[1] != first[1] and screen.offset > 0
     screen.press("up")
