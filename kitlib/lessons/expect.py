@@ -7,9 +7,11 @@ raised. `expect_error` does neither: it prints the message of the expected error
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from kitlib.errors import KitError
 
@@ -26,12 +28,13 @@ class Caught:
 
 
 @contextmanager
-def expect_error(error: type[Exception], saying: str = "") -> Iterator[Caught]:
+def expect_error(error: type[Exception], saying: str = "", below: Path | None = None) -> Iterator[Caught]:
     """Run a block that must raise `error` with `saying` in its message, and print the message.
 
         with expect_error(MissingFieldsError, saying="rm_scores") as caught:
             strict_get(tq, batch, ["rm_scores"])
 
+    below: paths in this folder are printed from it on, so that a temporary folder has no name in the output.
     Another error passes through. Raises LessonError when nothing is raised or the message does not have the words.
     """
     caught = Caught()
@@ -41,7 +44,8 @@ def expect_error(error: type[Exception], saying: str = "") -> Iterator[Caught]:
         if saying not in str(raised):
             raise LessonError(f"expected a message with {saying!r}, and it is: {raised}") from raised
         caught.error = raised
-        print(f"{type(raised).__name__}: {raised}")
+        text = str(raised) if below is None else str(raised).replace(f"{below}{os.sep}", "")
+        print(f"{type(raised).__name__}: {text}")
         return
     raise LessonError(f"expected {error.__name__}, and nothing was raised")
 

@@ -13,7 +13,7 @@ gives the sentences alone (none: the answer is right).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -35,7 +35,7 @@ def check_number(
     if unanswered(answer):
         return open_answer()
     said = number_mistakes(answer, truth, mistakes or {}, tolerance)
-    return answers.mistakes(said) if said else answers.right(right or f"{_plain(truth):g}")
+    return answers.mistakes(said) if said else answers.right(right or f"{plain_number(truth):g}")
 
 
 def check_choice(answer: Any, truth: str, choices: Mapping[str, str]) -> Answer:
@@ -68,7 +68,7 @@ def check_order(
 
 def number_mistakes(answer: Any, truth: float, mistakes: Mapping[float, str], tolerance: float = 1e-3) -> list[str]:
     """What is wrong with a number: a named mistake, a flipped sign, one more or less, too large or too small."""
-    value, truth = _plain(answer), float(_plain(truth))
+    value, truth = plain_number(answer), float(plain_number(truth))
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return [f"the answer is a number, not {answer!r}"]
     if _close(value, truth, tolerance):
@@ -113,12 +113,46 @@ def order_mistakes(answer: Any, truth: Sequence[str], because: Mapping[tuple[str
 
 
 def names_of(answer: Any) -> set[str] | None:
-    """The names of an answer, None if it is not a set, list or tuple of strings."""
+    """The names of an answer, None if it is not several strings: a set, a list, the keys of a dict or a batch."""
     if isinstance(answer, dict) and not answer:  # {} is an empty dict to Python, an empty set to most readers
         return set()
-    if isinstance(answer, set | frozenset | list | tuple) and all(isinstance(name, str) for name in answer):
-        return set(answer)
-    return None
+    if isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
+        return None
+    names = list(answer)
+    return {name.strip() for name in names} if all(isinstance(name, str) for name in names) else None
+
+
+def name_of(answer: Any) -> str:
+    """One name, without spaces around it; the name in a list or set that holds nothing else."""
+    if isinstance(answer, set | list | tuple) and len(answer) == 1:
+        (answer,) = answer
+    return str(answer).strip()
+
+
+def plain_number(answer: Any) -> Any:
+    """A scalar of torch or numpy, or a tensor of one element, as Python's own number; anything else as it is."""
+    size = answer.numel() if hasattr(answer, "numel") else getattr(answer, "size", None)
+    return answer.item() if size == 1 else answer
+
+
+def number_of(answer: Any) -> int | float | None:
+    """A number of Python, numpy or torch as Python's own; None if the answer is none."""
+    value = plain_number(answer)
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return value
+
+
+def whole_numbers_of(answer: Any) -> list[int] | None:
+    """The whole numbers of a list, tuple, range, array or tensor in their order, those of a set sorted; else None."""
+    items = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(items, list | tuple | range | set | frozenset):
+        return None
+    numbers = [number_of(item) for item in items]
+    whole = [int(number) for number in numbers if number is not None and float(number).is_integer()]
+    if len(whole) < len(numbers):
+        return None
+    return sorted(whole) if isinstance(items, set | frozenset) else whole
 
 
 def _slip(value: float, truth: float, mistakes: Mapping[float, str], tolerance: float) -> str:
@@ -138,12 +172,6 @@ def _stray(name: str, truth: Collection[str], mistakes: Mapping[str, str]) -> st
         return f"{name}: {mistakes[name]}"
     near = joined(near_names(name, truth), "or")
     return f"{name} does not belong here" + (f"; did you mean {near}?" if near else "")
-
-
-def _plain(value: Any) -> Any:
-    """A scalar of torch or numpy, or a tensor of one element, as Python's own number."""
-    size = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
-    return value.item() if size == 1 else value
 
 
 def _close(value: float, other: float, tolerance: float) -> bool:

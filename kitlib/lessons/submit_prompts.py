@@ -17,7 +17,7 @@ from tensordict import NonTensorStack, TensorDict
 from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import check_names, number_mistakes
+from kitlib.lessons.plain_checks import check_names, name_of, number_mistakes
 from kitlib.transfer_queue import QueueSnapshot
 
 
@@ -57,7 +57,10 @@ _NOT_ON_A_MARKER = {
     "responses": "there is no answer yet",
     "input_ids": "there is no token yet",
     "rm_scores": "there is no answer yet, so nothing to score",
+    "response_mask": "there is no answer yet",
+    "rollout_log_probs": "there is no answer yet",
     "session_id": "no session has begun; each row of an answer will have it",
+    "num_sessions": "that is in the tag, as soon as the agent loop begins",
 }
 
 
@@ -87,15 +90,19 @@ class ReadableUid:
         """Is this the prompt whose group was lost?"""
         if unanswered(uid):
             return open_answer()
-        text, uids = str(uid), self.prompts.get("uid").tolist()
+        text, uids = name_of(uid), self.prompts.get("uid").tolist()
         if text == self.uid:
             return right(self.reveal())
+        if not isinstance(uid, str) and text == str(uid):
+            return mistakes([f"the answer is one uid, a string, not {text[:60]}"])
         if text == uid_of(self.uid):
             return mistakes([f"{text} is what the sampler takes for the uid; which uid did the prompt really have?"])
         if is_trajectory_key(text) or text.startswith(f"{self.uid}_"):
             return mistakes(
                 [f"{text} is the key of a row: take the session and the index away, two numbers at the end"]
             )
+        if self.uid.startswith(text) and text:
+            return mistakes([f"{text} is only how it begins: write down the whole uid"])
         if any(one.startswith(text) for one in uids) and text:
             return mistakes([f"{text} is healthy: its rows are in the batch"])
         return mistakes([f"no prompt of this batch has the uid {text!r}: look at the keys that are left in the queue"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,13 @@ def test_a_subclass_is_shown_under_its_own_name(capsys: pytest.CaptureFixture[st
     with expect_error(Exception):
         raise KitError("a sentence")
     assert capsys.readouterr().out == "KitError: a sentence\n"
+
+
+def test_paths_are_printed_from_a_folder_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with expect_error(ValueError, saying=str(tmp_path), below=tmp_path) as caught:
+        raise ValueError(f"{tmp_path / 'a' / 'b'} and {tmp_path / 'c'} are gone")
+    assert capsys.readouterr().out == f"ValueError: {Path('a') / 'b'} and c are gone\n"
+    assert str(tmp_path) in str(caught.error)
 
 
 def test_red_when_nothing_is_raised() -> None:

@@ -95,7 +95,14 @@ class TestChoice:
 
 class TestNames:
     @pytest.mark.parametrize(
-        "answer", [{"advantages", "returns"}, ["returns", "advantages"], ("returns", "advantages")]
+        "answer",
+        [
+            {"advantages", "returns"},
+            ["returns", "advantages"],
+            ("returns ", " advantages"),
+            {"returns": 1, "advantages": 2}.keys(),
+            np.array(["returns", "advantages"]),
+        ],
     )
     def test_right(self, answer: Any) -> None:
         assert check_names(answer, {"advantages", "returns"}).ok is True
@@ -116,6 +123,8 @@ class TestNames:
             ({"advantages", "returns", "xyz"}, "xyz does not belong here"),
             ("advantages", "the answer is a set of names"),
             ({1}, "the answer is a set of names"),
+            ({"advantages": 1}, "the answer is a set of names"),
+            (7, "the answer is a set of names"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:

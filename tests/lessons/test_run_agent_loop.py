@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,7 +60,17 @@ class TestShares:
     def test_they_are_those_of_the_sampler(self, params: dict[str, Any], expected: list[float]) -> None:
         assert shares(TOY, **params) == pytest.approx(expected, abs=0.001)
 
-    @pytest.mark.parametrize("answer", [[0.625, 0.375, 0.0], (5 / 8, 3 / 8, 0), torch.tensor([0.625, 0.375, 0.0])])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            [0.625, 0.375, 0.0],
+            (5 / 8, 3 / 8, 0),
+            torch.tensor([0.625, 0.375, 0.0]),
+            np.array([0.625, 0.375, 0.0]),
+            [np.float32(0.625), torch.tensor(0.375), 0],
+            [0.63, 0.38, 0],
+        ],
+    )
     def test_right(self, answer: Any) -> None:
         assert check_shares(answer, TOY, top_p=0.6).ok is True
 
@@ -75,6 +86,9 @@ class TestShares:
             ([1.0, 0.0, 0.0], "one token too few: the token that crosses 0.6 stays"),
             ([0.6, 0.3, 0.1], "one token too many"),
             ([0.6, 0.4, 0.0], "with wrong shares"),
+            ([0.0, 0.6, 0.4], "not the right ones: the most likely stay"),
+            ([62.5, 37.5, 0.0], "scaled to a sum of 1, and yours add up to 100"),
+            ("0.625, 0.375, 0", "a list of 3 numbers"),
             ([0.625, 0.375], "a list of 3 numbers"),
             (0.625, "a list of 3 numbers"),
             ({0.625, 0.375, 0.0}, "a list of 3 numbers"),
@@ -86,7 +100,16 @@ class TestShares:
 
 
 class TestMask:
-    @pytest.mark.parametrize("answer", [[1, 1, 1, 0, 0, 1], torch.tensor([1, 1, 1, 0, 0, 1]), [True] * 3 + [0, 0, 1]])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            [1, 1, 1, 0, 0, 1],
+            torch.tensor([1, 1, 1, 0, 0, 1]),
+            np.array([1, 1, 1, 0, 0, 1]),
+            [np.int64(1)] * 3 + [torch.tensor(0)] * 2 + [1.0],
+            [True] * 3 + [0, 0, 1],
+        ],
+    )
     def test_right(self, answer: Any) -> None:
         assert check_mask(answer, *TURNS).ok is True
 
@@ -100,12 +123,14 @@ class TestMask:
             ([0, 0, 0, 1, 1, 0], "the other way round"),
             ([0, 0, 0, 0, 0, 1], "the call is meant for the tool, but the model wrote it"),
             ([1] * 4, "tokens of the tool are part of the response"),
-            ([0, 0, 0, 0, 1, 1, 1, 0, 0, 1], "the mask covers the response, and no token of the prompt"),
+            ([0, 0, 0, 0, 1, 1, 1, 0, 0, 1], "one for each token of the response, none for the prompt"),
+            ([0] * 6, "with only zeros, nothing would be trained"),
+            ([[1, 1, 1], [0, 0], [1]], "one list of 0 and 1"),
             ([1, 1], "2 numbers for 6 tokens: one for each token of the response"),
-            ([1, 1, 1, 1, 0, 1], "token 3 of the response was written by the tool"),
-            ([1, 1, 0, 0, 0, 1], "token 2 of the response was written by the model"),
-            ([2, 1, 1, 0, 0, 1], "a list of 0 and 1"),
-            ("111001", "a list of 0 and 1"),
+            ([1, 1, 1, 1, 0, 1], "token 3 of the response (the first is token 0) was written by the tool"),
+            ([1, 1, 0, 0, 0, 1], "token 2 of the response (the first is token 0) was written by the model"),
+            ([2, 1, 1, 0, 0, 1], "one list of 0 and 1"),
+            ("111001", "one list of 0 and 1"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:
@@ -179,6 +204,7 @@ class TestKilledSessions:
 
     def test_right_and_open(self, fault: KilledSessions) -> None:
         assert fault.check(fault.uid, fault.session_id).ok is True
+        assert fault.check([f" {fault.uid}"], np.int64(fault.session_id)).ok is True
         assert fault.check(..., ...).ok is None
         assert fault.check(fault.uid, ...).ok is None
 
@@ -228,6 +254,7 @@ class TestWrongMask:
     def test_right_and_open(self, tq: TransferQueue, batch: KVBatchMeta) -> None:
         fault = train_the_tool(tq, batch)
         assert fault.check(fault.key, fault.num_tokens).ok is True
+        assert fault.check(f"{fault.key} ", torch.tensor(fault.num_tokens)).ok is True
         assert fault.check(fault.key, ...).ok is None
         assert fault.check(..., 3).ok is None
         assert fault.key not in repr(fault)
@@ -242,6 +269,7 @@ class TestWrongMask:
         assert "train has no key 'u7_0_0'" in words(fault.check("u7_0_0", num_tokens))
         assert "is the length of the response" in words(fault.check(fault.key, response_len))
         assert "tokens are the model's own" in words(fault.check(fault.key, response_len - num_tokens))
+        assert "the number of tokens is a number, not '2'" in words(fault.check(fault.key, "2"))
         assert "not 1: count the tokens whose response_mask is 1 and should be 0" in words(fault.check(fault.key, 1))
 
     def test_a_batch_without_a_tool(self, tq: TransferQueue) -> None:

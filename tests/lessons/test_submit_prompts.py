@@ -81,6 +81,8 @@ class TestMarkerFields:
             "prompts": "these are token ids",
             "responses": "there is no answer yet",
             "session_id": "no session has begun",
+            "response_mask": "there is no answer yet",
+            "num_sessions": "that is in the tag",
         }.items():
             assert f"{name}: {words}" in said(check_marker_fields(truth | {name}, snapshot, uid))
         assert "1 name still missing from your answer" in said(check_marker_fields(truth - {"uid"}, snapshot, uid))
@@ -106,7 +108,7 @@ class TestReadableUid:
         assert len(batch) == 6
         left = set(tq.kv_list("train")["train"]) - set(batch.keys)
         assert left == {f"{fault.uid}_{session_id}_0" for session_id in range(2)}
-        assert fault.check(fault.uid).ok is True
+        assert all(fault.check(said).ok is True for said in (fault.uid, f" {fault.uid} ", [fault.uid], {fault.uid}))
 
     def test_wrong(self) -> None:
         fault, _ = self.planted()
@@ -115,6 +117,9 @@ class TestReadableUid:
         assert "is the key of a row" in said(fault.check(f"{fault.uid}_0_0"))
         assert "is healthy: its rows are in the batch" in said(fault.check(healthy))
         assert "is healthy" in said(fault.check(healthy[:4]))
+        assert "is only how it begins: write down the whole uid" in said(fault.check(fault.uid[:-1]))
+        assert "one uid, a string, not None" in said(fault.check(None))
+        assert "one uid, a string, not ['mult_tool_1_0_0', 'x']" in said(fault.check(["mult_tool_1_0_0", "x"]))
         assert "no prompt of this batch has the uid 'mult_tool_99'" in said(fault.check("mult_tool_99"))
         assert fault.check(...).ok is None
 

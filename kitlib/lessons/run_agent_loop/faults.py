@@ -26,6 +26,7 @@ from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.expect import LessonError
+from kitlib.lessons.plain_checks import name_of, plain_number
 from kitlib.lessons.run_agent_loop.loops import mortal, send_to
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 
@@ -44,7 +45,7 @@ class KilledSessions:
         """Is this the one session that died alone? The first characters of the uid are enough."""
         if unanswered(uid, session_id):
             return open_answer()
-        wrong = self._wrong_uid(str(uid)) or self._wrong_session(session_id)
+        wrong = self._wrong_uid(name_of(uid)) or self._wrong_session(plain_number(session_id))
         return mistakes([wrong]) if wrong else right(f"session {self.session_id} of {self.uid} left no row")
 
     def _wrong_uid(self, said: str) -> str:
@@ -61,7 +62,7 @@ class KilledSessions:
         return f"{said} is finished: each of its sessions has a row"
 
     def _wrong_session(self, said: Any) -> str:
-        if isinstance(said, bool) or not isinstance(said, int) or not 0 <= said < self.num_sessions:
+        if isinstance(said, bool) or said not in range(self.num_sessions):
             return f"a session is a whole number from 0 to {self.num_sessions - 1}, not {said!r}"
         if said == self.session_id:
             return ""
@@ -101,7 +102,7 @@ class WrongMask:
         """Is this the row, and is this the number of tool tokens that would be trained? `key` may be short."""
         if unanswered(key, num_tokens):
             return open_answer()
-        wrong = self._wrong_key(str(key)) or self._wrong_number(num_tokens)
+        wrong = self._wrong_key(name_of(key)) or self._wrong_number(plain_number(num_tokens))
         return mistakes([wrong]) if wrong else right(f"{self.key}: the mask has 1 on {self.num_tokens} tool tokens")
 
     def _wrong_key(self, said: str) -> str:
@@ -121,6 +122,8 @@ class WrongMask:
 
     def _wrong_number(self, said: Any) -> str:
         response_len, num_written = len(self.right_mask), int(self.right_mask.sum())
+        if isinstance(said, bool) or not isinstance(said, int | float):
+            return f"the number of tokens is a number, not {said!r}"
         if said == self.num_tokens:
             return ""
         if said == response_len:

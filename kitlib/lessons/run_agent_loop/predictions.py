@@ -10,13 +10,14 @@ import torch
 
 from kitlib.inspector.render.wording import count
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.plain_checks import plain_number
 from kitlib.rollout.sampling import SamplingControls, SamplingParams, sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NUM_DRAWS = 10_000
-TOLERANCE = 0.005
+TOLERANCE = 0.006  # two digits are enough
 
 
 def shares(probabilities: Sequence[float], **params: Any) -> list[float]:
@@ -55,11 +56,15 @@ def _wrong_shares(said: list[float], truth: list[float], probabilities: Sequence
         return f"that is the whole distribution: top_p={top_p:g} leaves out what comes after the first {top_p:g} of it"
     if _close(said, kept):
         return "these are the right tokens, but something must always be drawn: scale what is left to a sum of 1"
+    if not math.isclose(sum(said), 1, abs_tol=0.05):
+        return f"the shares are scaled to a sum of 1, and yours add up to {sum(said):g}"
     num_said, num_kept = sum(map(bool, said)), sum(map(bool, truth))
     if num_said < num_kept:
         return f"one token too few: the token that crosses {top_p:g} stays, otherwise less than {top_p:g} would be left"
     if num_said > num_kept:
         return f"one token too many: what stands before it holds {top_p:g} already"
+    if [bool(share) for share in said] != [bool(share) for share in truth]:
+        return "the right number of tokens, and not the right ones: the most likely stay"
     return "the right tokens, with wrong shares: divide what is left by its sum"
 
 
@@ -69,7 +74,7 @@ def check_mask(answer: Any, *turns: tuple[str, Sequence[int]]) -> Answer:
         return open_answer()
     said = _numbers(answer)
     if said is None or not set(said) <= {0.0, 1.0}:
-        return mistakes(["the answer is a list of 0 and 1, for example [1] * 3 + [0] * 2"])
+        return mistakes(["the answer is one list of 0 and 1, for example [1] * 3 + [0] * 2"])
     truth = [float(who == "model") for who, ids in turns for _ in ids]
     if said == truth:
         return right(f"{count(int(sum(truth)), 'token')} of {len(truth)} will be trained: those that the model wrote")
@@ -80,10 +85,10 @@ def _wrong_mask(said: list[float], truth: list[float], turns: Sequence[tuple[str
     num_tokens, num_written = len(truth), int(sum(truth))
     if len(said) == num_written and num_written < num_tokens:
         return "the tokens of the tool are part of the response, too: the mask has a number for each of them"
-    if len(said) > num_tokens:
-        return f"{len(said)} numbers for {num_tokens} tokens: the mask covers the response, and no token of the prompt"
     if len(said) != num_tokens:
-        return f"{len(said)} numbers for {num_tokens} tokens: one for each token of the response"
+        return f"{len(said)} numbers for {num_tokens} tokens: one for each token of the response, none for the prompt"
+    if not any(said):
+        return "with only zeros, nothing would be trained: 1 says that the model wrote the token"
     if all(said):
         return "with only ones, the model would be trained to write what the tool has written"
     if said == [1 - number for number in truth]:
@@ -92,13 +97,17 @@ def _wrong_mask(said: list[float], truth: list[float], turns: Sequence[tuple[str
     if not any(said[:first]):
         return "the call is meant for the tool, but the model wrote it: its tokens are trained"
     position = next(i for i, (a, b) in enumerate(zip(said, truth, strict=True)) if a != b)
-    return f"token {position} of the response was written by the {'model' if truth[position] else 'tool'}"
+    writer = "model" if truth[position] else "tool"
+    return f"token {position} of the response (the first is token 0) was written by the {writer}"
 
 
 def _numbers(answer: Any) -> list[float] | None:
-    """An answer as a list of finite numbers; None if it is none."""
-    values = answer.tolist() if isinstance(answer, torch.Tensor) else answer
-    if not isinstance(values, list | tuple) or not all(isinstance(value, int | float) for value in values):
+    """An answer as a list of finite numbers; None if it is none. Tensors, arrays and their scalars count."""
+    values = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(values, list | tuple):
+        return None
+    values = [plain_number(value) for value in values]
+    if not all(isinstance(value, int | float) for value in values):
         return None
     return [float(value) for value in values] if all(map(math.isfinite, values)) else None
 

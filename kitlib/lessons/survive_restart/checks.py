@@ -30,7 +30,7 @@ def check_first_step(answer: Any, trainer: PPOTrainer) -> Answer:
     assert trainer.resumed_from is not None, "this trainer was not resumed"
     saved = int(trainer.resumed_from.name.rsplit("_", 1)[1])
     names: dict[float, str] = {
-        saved + 2: f"step {saved + 1} was never published, so the weights of its update are gone: it is made again",
+        saved + 2: f"the checkpoint of step {saved + 1} was not finished, so its update is lost: it is made again",
         saved: f"the update of step {saved} is in the weights that were loaded; to make it again would train it twice",
         1: "that would be a new start: a checkpoint was found",
     }

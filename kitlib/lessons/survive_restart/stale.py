@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.plain_checks import name_of
 
 FILES = ("data.pt", "actor/optimizer.pt", "actor/extra_rank_0.pt")
 
@@ -33,10 +34,11 @@ class StaleFile:
         """Is this the file? A path in the folder, or the last part of it."""
         if unanswered(name):
             return open_answer()
-        known = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
-        meant = [path for path in sorted(known) if str(name) in (path, Path(path).name)]
+        known = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        said = Path(name_of(name))
+        meant = [path for path in known if self.folder / path == self.folder / said or said.name == Path(path).name]
         if not meant:
-            return mistakes([f"there is no file {str(name)!r} here; there are {', '.join(sorted(known))}"])
+            return mistakes([f"there is no file {name_of(name)!r} here; there are {', '.join(known)}"])
         if self.name in meant:
             return right(self.reveal())
         if meant[0] in FILES:
