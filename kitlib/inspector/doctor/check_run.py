@@ -180,9 +180,15 @@ def _workers(asked: Question) -> tuple[str, str]:
         return "not known", "a queue or a recording does not tell which workers there are"
     absent = [name for name, due in expected.items() if due and getattr(asked.run, name, None) is None]
     if absent:
-        said = f"{few(absent)} {verb(len(absent), 'was', 'were')} not created"
-        return "failed", f"{said}: was init() called, and did fit() get the agent loop manager?"
+        why = [f"{name} was not created{_ASKED_BY.get(name, '')}" for name in absent]
+        return "failed", f"{few(why)}. Was init() called with these settings, and did fit() get the agent loop manager?"
     return "ok", few([name for name, due in expected.items() if due])
+
+
+_ASKED_BY = {
+    "ref_policy_wg": ", and actor.use_kl_loss or algorithm.use_kl_in_reward asks for it",
+    "critic_wg": ", and algorithm.adv_estimator (or critic.enable) asks for it",
+}
 
 
 def _exception(asked: Question) -> tuple[str, str]:
@@ -195,7 +201,7 @@ def _exception(asked: Question) -> tuple[str, str]:
     elif failures:
         said = f"in {failures[0]}: {root_cause(failures[0].exception)}"
     elif recorded:
-        where, _, what = recorded.partition(": ")
+        where, _, what = recorded.replace("  ", " ").partition(": ")
         ended_it = bool(what) and what in (getattr(asked.run, "failure", "") or "")
         said = f"in {where}: {root_cause(asked.run.failure)}" if ended_it else f"in {recorded}"
     elif failure := getattr(asked.run, "failure", None):

@@ -172,16 +172,18 @@ def _missing(
         )
     else:
         says = f"No row of {num_rows:,} has {names}, and {stage} needs {verb(len(fields), 'it', 'them')}."
+    slips = _slips(s, fields, keys)
+    meant = few([f"{few(near)} under the name {field}" for field, near in slips.items()])
     return Finding(
         "field_missing",
         severity,
         says,
-        _way_out(s, fields, stage),
+        f"Is it misspelt? Write {meant}." if slips else _way_out(s, fields, stage),
         s.partition_id,
         keys,
         tuple(fields),
         {"have": have, "of": num_rows},
-        _slips(s, fields, keys),
+        tuple(f"there is {few(near)} on these rows: is it {field}, misspelt?" for field, near in slips.items()),
     )
 
 
@@ -197,16 +199,16 @@ def _way_out(s: Situation, fields: list[str], stage: str) -> str:
     return f"Write {few(fields)} on these rows, or take the rows out of the batch."
 
 
-def _slips(s: Situation, fields: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
-    """Names outside the contract on these rows that one of the fields may have been meant by."""
+def _slips(s: Situation, fields: Sequence[str], keys: Sequence[str]) -> dict[str, list[str]]:
+    """{field: names outside the contract on these rows that it may have been meant by}."""
     partition = s.scene.partition
     strange = [name for name in partition.fields if name not in FIELDS]
-    lines = []
+    found = {}
     for field in fields:
         near = [n for n in near_names(field, strange) if any(partition.has(k, n) for k in keys if k in partition)]
         if near:
-            lines.append(f"there is {few(near)} on these rows: is it {field}, misspelt?")
-    return tuple(lines)
+            found[field] = near
+    return found
 
 
 def _dims(s: Situation, row: Row, field: str) -> int | None:

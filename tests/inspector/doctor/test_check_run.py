@@ -173,7 +173,7 @@ def test_6_the_failed_task_of_a_recording_comes_first(raw: dict[str, Any]) -> No
     run.tasks, run.failure = tasks, "SampleError: nothing is in flight"
     assert "session u1_3  after 0.1 s: ValueError: no tool" in check(raw, run).failed.says
     run.failure = 'Traceback (most recent call last):\n  File "tool.py", line 3, in call\nValueError: no tool\n'
-    assert "in session u1_3  after 0.1 s: ValueError: no tool (tool.py, line 3, in call)" in check(raw, run).failed.says
+    assert "in session u1_3 after 0.1 s: ValueError: no tool (tool.py, line 3, in call)" in check(raw, run).failed.says
     run.failure = "SampleError: nothing is in flight"
     run.tasks = "running tasks: 0\nfailed tasks: 0\n"
     assert "SampleError: nothing is in flight" in check(raw, run).failed.says
