@@ -143,6 +143,18 @@ def number_of(answer: Any) -> int | float | None:
     return value
 
 
+def whole_number_of(answer: Any) -> int | None:
+    """A whole number of Python, numpy or torch (2 or 2.0); None if the answer is none."""
+    number = number_of(answer)
+    return int(number) if number is not None and float(number).is_integer() else None
+
+
+def yes_or_no_of(answer: Any) -> bool | None:
+    """True or False of Python, numpy or torch; None if the answer is neither."""
+    value = plain_number(answer)
+    return value if isinstance(value, bool) else None
+
+
 def whole_numbers_of(answer: Any) -> list[int] | None:
     """The whole numbers of a list, tuple, range, array or tensor in their order, those of a set sorted; else None."""
     items = answer.tolist() if hasattr(answer, "tolist") else answer

@@ -24,6 +24,7 @@ from kitlib.inspector.render.wording import count
 from kitlib.inspector.values import INSPECTOR
 from kitlib.keys import TrajectoryKey
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.plain_checks import number_of
 from kitlib.trainer.v0 import DataProto
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, acting_as, lengths
 from kitlib.workers.bridge import partition_of
@@ -133,8 +134,10 @@ def check_row_score(on_v0: Any, on_v1: Any, data: DataProto, tq: QueueProtocol, 
     uids, scores = data.non_tensor_batch["uid"].tolist(), data.batch["score"].tolist()
     own = _score_in_queue(tq, uid)
     now = scores[uids.index(uid)]
-    wrong = [] if on_v0 == now else [_why_not(on_v0, own, scores, uids, uid)]
-    if on_v1 != own:
+    wrong = [] if number_of(on_v0) == now else [_why_not(on_v0, own, scores, uids, uid)]
+    if number_of(on_v1) not in scores:
+        wrong.append(f"V1, not {on_v1!r}: {_choice(scores)}")
+    elif number_of(on_v1) != own:
         wrong.append(f"V1, not {on_v1}: the put names its keys, so the order of the handle does not matter to it")
     if wrong:
         return mistakes(wrong)
@@ -147,11 +150,16 @@ def _score_in_queue(tq: QueueProtocol, uid: str) -> float:
 
 
 def _why_not(said: Any, own: float, scores: list[float], uids: list[str], uid: str) -> str:
-    if said == own:
+    number = number_of(said)
+    if number == own:
         return f"V0, not {said}: union does not look for {uid}. It puts the first score beside the first row, and so on"
-    if said in scores:
-        return f"V0, not {said}: that is the score of {uids[scores.index(said)]} now. Which row is the first one now?"
-    return f"V0, not {said}: the scores are {', '.join(f'{score:g}' for score in sorted(scores))}"
+    if number in scores:
+        return f"V0, not {said}: that is the score of {uids[scores.index(number)]} now. Which row is the first one now?"
+    return f"V0, not {said!r}: {_choice(scores)}"
+
+
+def _choice(scores: list[float]) -> str:
+    return f"the scores are {', '.join(f'{score:g}' for score in sorted(scores))}, and the answer is one of them"
 
 
 def check_num_padding(answer: Any, data: DataProto) -> Answer:
@@ -161,17 +169,18 @@ def check_num_padding(answer: Any, data: DataProto) -> Answer:
     assert data.batch is not None
     attended: Tensor = data.batch["attention_mask"]
     num_cells, num_tokens = attended.numel(), int(attended.sum())
-    if answer == num_cells - num_tokens:
-        return right(f"{num_cells} cells, of which {num_tokens} are tokens and {answer} are padding")
-    if answer == num_tokens:
+    said, num_padding = number_of(answer), num_cells - num_tokens
+    if said == num_padding:
+        return right(f"{num_cells} cells, of which {num_tokens} are tokens and {num_padding} are padding")
+    if said == num_tokens:
         return mistakes([f"{answer} cells hold a token; the question is how many do not"])
     prompt_width = data.batch["prompts"].shape[1]
     parts = attended.split([prompt_width, attended.shape[1] - prompt_width], dim=1)
-    if answer == sum(int(part.sum(dim=1).max()) * len(part) - int(part.sum()) for part in parts):
+    if said == sum(int(part.sum(dim=1).max()) * len(part) - int(part.sum()) for part in parts):
         return mistakes(
             [f"{answer} would fill up to the longest row of the batch; V0 fills up to the configured width"]
         )
-    if answer in [part.numel() - int(part.sum()) for part in parts]:
+    if said in [part.numel() - int(part.sum()) for part in parts]:
         return mistakes([f"{answer} is one side: prompts are filled on the left, responses on the right; count both"])
     return mistakes([f"not {answer}: cells are rows times (prompt width + response width); take the tokens away"])
 
@@ -199,18 +208,18 @@ class Misjoined:
         """Is this the row whose score belongs to another?"""
         if unanswered(row):
             return open_answer()
-        if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < len(self.data):
+        said = number_of(row)
+        if said is None or said not in range(len(self.data)):
             return mistakes([f"row is a number from 0 to {len(self.data) - 1}, not {row!r}"])
-        if row == self.row:
-            return right(self.reveal())
+        return right(self.reveal()) if said == self.row else mistakes([self._why_not(int(said))])
+
+    def _why_not(self, row: int) -> str:
         if row == self.owner:
-            return mistakes(
-                [f"row {row} has lost its score, and a row of zeros looks healthy: where did the score go?"]
-            )
+            return f"row {row} has lost its score, and a row of zeros looks healthy: where did the score go?"
         assert self.data.batch is not None
         if not self.data.batch["rm_scores"][row].any():
-            return mistakes([f"row {row} has no score at all: zeros do not say whose they are, look at rows with a 1"])
-        return mistakes([f"row {row} is healthy: its score stands on its last token"])
+            return f"row {row} has no score at all: zeros do not say whose they are, look at rows with a 1"
+        return f"row {row} is healthy: its score stands on its last token"
 
 
 def misjoin_scores(data: DataProto, seed: int = 0) -> Misjoined:

@@ -80,6 +80,8 @@ class TestSessions:
             ([0, 1.15, -0.58, -0.58], "the earlier outputs of a session are not left at 0"),
             ([-1.15, -1.15, 0.58, 0.58], "the sign is turned"),
             ([1.15, 1.15, -0.58], "3 numbers for 4"),
+            ([0.67, 0.67, -0.33, -0.33], "the mean of the sessions is subtracted; now divide"),
+            ([1.41, 1.41, -0.71, -0.71], "the standard deviation over n; GRPO's divides by n - 1"),
             ([1, 1, 0, 0], "not right at position 0, 1, 2, 3"),
         ],
     )
@@ -108,7 +110,10 @@ class TestGae:
             ([0.2, 0.3, 0.05, 0.525], "you summed from the front"),
             ([-0.34, -0.28, -0.15, -0.5], "the sign is turned"),
             ([0.15, -0.28, -1.14, 1.27], "this is whitened"),
+            ([0.8, 0.6, 0.4, 0.5], "this is for gamma = lam = 1"),
+            ([0.5, 0.15, 0.28, 0.34], "in the order of the tokens, please"),
             ([0, 0, 0, 0.5], "not right at position 0, 1, 2"),
+            ([float("nan"), 0.28, 0.15, 0.5], "not right at position 0 "),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:
@@ -144,12 +149,36 @@ class TestMedianBaseline:
 
     def test_open_and_not_registered(self, check: Any) -> None:
         assert check(lambda token_level_rewards: (..., ...)).ok is None
+        assert check(lambda token_level_rewards: (token_level_rewards, ...)).ok is None
+        assert check(lambda response_mask: (... * response_mask, 0)).ok is None
         assert "no estimator is registered as 'nobody'" in words(check_median_baseline("nobody"))
 
     def test_one_that_raises_is_told_so(self, check: Any) -> None:
         assert "it raises ZeroDivisionError" in words(check(lambda response_mask: 1 / 0))
         assert "needs the field 'nothing'" in words(check(lambda nothing: None))
         assert "it returns float" in words(check(lambda response_mask: (1.0, 1.0)))
+        assert "it returns NoneType" in words(check(lambda response_mask: None))
+        assert "it returns NoneType" in words(check(lambda response_mask: (response_mask, None)))
+        assert "it returns one tensor: return two" in words(check(lambda response_mask: response_mask))
+
+    def test_whole_and_long_numbers_are_numbers(self, check: Any) -> None:
+        def own(token_level_rewards, response_mask, index):
+            rewards = token_level_rewards.sum(1)
+            advantages = ((rewards - self.medians(rewards, index))[:, None] * response_mask).double()
+            return advantages, advantages
+
+        assert check(own).ok is True
+        assert "not the reward minus the median" in words(check(lambda response_mask: (response_mask, response_mask)))
+
+    def test_one_that_writes_into_its_columns_does_not_spoil_the_next_try(self, check: Any) -> None:
+        def own(token_level_rewards, response_mask, index):
+            token_level_rewards.zero_()
+            return response_mask * 7.0, response_mask
+
+        assert check(own).ok is False
+        columns = toy_columns([0, 1, 1, 0], ["a", "a", "b", "b"])
+        check_median_baseline("test_median", columns)
+        assert columns["token_level_rewards"].sum() == 2
 
     @pytest.mark.parametrize(
         ("make", "mistake"),
@@ -193,7 +222,7 @@ class TestSideBySide:
         text = side_by_side(columns, "grpo").text()
         assert "grpo      │ 1.00 │   -" in text  # a row without a token of the model has no number
         assert "nan" in side_by_side(toy_columns([1, float("nan")]), "grpo").text()
-        assert "0.12..1.00" in side_by_side(two_groups(), "optimal_token_baseline").text(200)
+        assert "0.12..1 " in side_by_side(two_groups(), "optimal_token_baseline").text(200)
 
     def test_pictures(self) -> None:
         grid = heat_map(side_by_side(two_groups(), "grpo", "rloo")).axes[0]

@@ -260,3 +260,11 @@ def test_a_queue_without_a_place_for_the_fault_is_refused(tq: TransferQueue, bat
         faults.duplicate_uid(tq, batch.select_keys(["u0_0_0", "u0_1_0"]))
     with pytest.raises(FaultError, match="names no partition"):
         faults.drop_row(tq, KVBatchMeta(["u0_0_0"], [{}]))
+
+
+def test_blanks_around_a_name_do_not_matter() -> None:
+    fixture = load_fixture("scored")
+    fault = faults.lose_field(fixture.tq, fixture.batch)
+    key, field_name = fault.truth.values()
+    assert fault.check(f" {key} ", f"{field_name} ").ok is True
+    assert fault.check(f"{key[:-1]} {key[-1]}", field_name).ok is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -72,6 +73,7 @@ class TestRowScore:
     def test_right(self, roads: Any) -> None:
         assert check_row_score(20, 10, *roads, uid="a").ok is True
         assert check_row_score(30.0, 20.0, *roads, uid="b").ok is True
+        assert check_row_score(torch.tensor(20.0), np.int64(10), *roads, uid="a").ok is True
 
     def test_open(self, roads: Any) -> None:
         assert check_row_score(..., 10, *roads, uid="a").ok is None
@@ -80,7 +82,9 @@ class TestRowScore:
     def test_wrong(self, roads: Any) -> None:
         assert "union does not look for a" in said(check_row_score(10, 10, *roads, uid="a"))
         assert "that is the score of b now" in said(check_row_score(30, 10, *roads, uid="a"))
-        assert "the scores are 10, 20, 30" in said(check_row_score("b", 10, *roads, uid="a"))
+        assert "V0, not 'b': the scores are 10, 20, 30" in said(check_row_score("b", 10, *roads, uid="a"))
+        assert "V1, not [10]: the scores are 10, 20, 30" in said(check_row_score(20, [10], *roads, uid="a"))
+        assert "the scores are" in said(check_row_score(torch.tensor([20, 10]), 10, *roads, uid="a"))
         assert said(check_row_score(20, 20, *roads, uid="a")).startswith("V1, not 20: the put names its keys")
         assert len(check_row_score(10, 30, *roads, uid="a").says) == 2
 
@@ -88,6 +92,7 @@ class TestRowScore:
 class TestNumPadding:
     def test_right_and_open(self) -> None:
         assert check_num_padding(4 * 10 - (10 + 14), sessions()).ok is True
+        assert check_num_padding(torch.tensor(16), sessions()).says == check_num_padding(16.0, sessions()).says
         assert check_num_padding(..., sessions()).ok is None
 
     def test_wrong(self) -> None:
@@ -99,6 +104,7 @@ class TestNumPadding:
             assert "is one side" in said(check_num_padding(one_side, data))
         assert "cells are rows times" in said(check_num_padding(3, data))
         assert "not many: cells are rows times" in said(check_num_padding("many", data))
+        assert "cells are rows times" in said(check_num_padding(np.array([16, 16]), data))
 
 
 class TestMisjoinedScores:
@@ -127,6 +133,8 @@ class TestMisjoinedScores:
         for odd in (4, -1, "3", True, None):
             assert "row is a number from 0 to 3" in said(fault.check(odd))
         assert fault.check(...).ok is None
+        assert fault.check(torch.tensor([[fault.row]])).ok is True  # as nonzero() gives it
+        assert fault.check(np.int64(fault.row)).ok is True
 
     def test_mending_and_printing(self) -> None:
         fault, before = self.plant(), sessions().batch

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,8 +70,13 @@ class TestPositions:
 
     def test_right_and_open(self) -> None:
         assert self.check([3, 4, 5]).ok is True
-        assert self.check(range(3, 6)).ok is True
         assert self.check(...).ok is None
+
+    @pytest.mark.parametrize(
+        "answer", [range(3, 6), (3, 4, 5), {5, 4, 3}, [3.0, 4.0, 5.0], torch.tensor([3, 4, 5]), list(np.arange(3, 6))]
+    )
+    def test_right_in_any_dress(self, answer: Any) -> None:
+        assert self.check(answer).ok is True
 
     @pytest.mark.parametrize(
         ("answer", "mistake"),
@@ -82,7 +88,10 @@ class TestPositions:
             ([5, 4, 3], "in the order of the tokens"),
             ([2, 3, 4], "which position looks at everything before the first response token"),
             (3, "a list of positions"),
-            ([3.0, 4.0, 5.0], "a list of positions"),
+            ([3.5, 4, 5], "a list of positions"),
+            ([True, 4, 5], "a list of positions"),
+            ("345", "a list of positions"),
+            (torch.tensor(3), "a list of positions"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:
@@ -94,6 +103,11 @@ class TestRanks:
         assert check_ranks([[0, 3], [1, 2]], LENGTHS, 2).ok is True
         assert check_ranks([(2, 1), {3, 0}], LENGTHS, 2).ok is True
         assert check_ranks(..., LENGTHS, 2).ok is None
+        assert check_ranks([[0, 3], ...], LENGTHS, 2).ok is None
+
+    @pytest.mark.parametrize("dress", [torch.tensor, np.array, lambda ranks: list(map(torch.tensor, ranks))])
+    def test_right_in_any_dress(self, dress: Any) -> None:
+        assert check_ranks(dress([[0, 3], [1, 2]]), LENGTHS, 2).ok is True
 
     @pytest.mark.parametrize(
         ("answer", "mistake"),
@@ -138,6 +152,8 @@ class TestShift:
         fault = shift_log_probs(scored.tq, scored.batch, seed=3)
         key, places = self.truth(fault)
         assert fault.check(key, places).ok is True
+        assert fault.check(key, torch.tensor(places)).ok is True
+        assert "for which number of places" in words(fault.check(key, np.array([1, 2])))
         assert fault.check(..., ...).ok is None
         healthy = next(other for other in scored.batch.keys if other != key)
         assert "server and trainer agree on its tokens" in words(fault.check(healthy, places))

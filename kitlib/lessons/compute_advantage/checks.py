@@ -53,6 +53,8 @@ def check_sessions(answer: Any, keys: Sequence[str], rewards: Sequence[float]) -
     first = {key.rpartition("_")[0]: row for row, key in reversed(list(enumerate(keys)))}
     last = {key.rpartition("_")[0]: row for row, key in enumerate(keys)}
     finals = torch.tensor([row in last.values() for row in range(len(keys))])
+    sessions = torch.tensor([float(rewards[row]) for row in last.values()])
+    spread = sessions.std()
 
     def of_first_outputs() -> Tensor:
         made = compute_advantage(toy_columns([rewards[row] for row in first.values()]), "grpo")[0][:, 0]
@@ -68,6 +70,10 @@ def check_sessions(answer: Any, keys: Sequence[str], rewards: Sequence[float]) -
                 truth * finals
             ),
             "you took the first output of each session; the last one (the highest index) counts": of_first_outputs,
+            "the mean of the sessions is subtracted; now divide by their standard deviation": lambda: truth * spread,
+            "you divided by the standard deviation over n; GRPO's divides by n - 1 (torch.std)": lambda: (
+                truth * spread / sessions.std(correction=0)
+            ),
             "the sign is turned: reward minus mean, not mean minus reward": lambda: -truth,
         },
         "rows of one session share one number",
@@ -92,6 +98,10 @@ def check_gae(
             "you summed from the front: A_t looks at the tokens after t, so begin at the last one": lambda: _sum_back(
                 (r + gamma * after - v).flip(0), gamma * lam
             ).flip(0),
+            "this is for gamma = lam = 1: a step counts gamma * lam times as much for each token before it": lambda: (
+                _sum_back(r + after - v, 1.0)
+            ),
+            "in the order of the tokens, please: the first number belongs to the first token": lambda: truth.flip(0),
             "this is whitened: subtract no mean and divide by nothing here": lambda: (
                 (truth - truth.mean()) / truth.std()
             ),
@@ -121,7 +131,7 @@ def _check(answer: Any, truth: Tensor, wrong: Wrong, hint: str) -> Answer:
     if _same(said, truth):
         return right(", ".join(f"{value + 0.0:+.2f}" for value in truth.tolist()), hint)
     named = [sentence for sentence, lead in wrong.items() if _same(said, lead()) and not _same(truth, lead())]
-    off = [str(number) for number, (a, b) in enumerate(zip(said, truth, strict=True)) if abs(a - b) > TOLERANCE]
+    off = [str(number) for number, (a, b) in enumerate(zip(said, truth, strict=True)) if not abs(a - b) <= TOLERANCE]
     return mistakes(named[:1] or [f"not right at position {', '.join(off)} (counted from 0)", f"a hint: {hint}"])
 
 

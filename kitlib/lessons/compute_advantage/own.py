@@ -15,7 +15,7 @@ from torch import Tensor
 from kitlib.algos import compute_advantage
 from kitlib.algos.advantage import ADV_ESTIMATOR_REGISTRY
 from kitlib.inspector.render.wording import count
-from kitlib.lessons.answers import Answer, mistakes, open_answer, right
+from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.compute_advantage.toys import toy_columns
 
 REWARDS, UIDS = [0.0, 0.1, 1.0, 0.5, 0.6, 0.8], ["a", "b", "a", "b", "a", "b"]
@@ -34,7 +34,7 @@ def check_median_baseline(name: str, columns: dict[str, Any] | None = None) -> A
         made = _call(name, data)
         if isinstance(made, Answer):
             return made
-        wrong = list(_wrong(made, data))
+        wrong = list(_wrong(made.float(), data))
         if wrong:
             return mistakes(wrong[:1])
     real = f" and on the {count(len(columns['uid']), 'row')} of the batch" if columns is not None else ""
@@ -42,15 +42,23 @@ def check_median_baseline(name: str, columns: dict[str, Any] | None = None) -> A
 
 
 def _call(name: str, data: dict[str, Any]) -> Tensor | Answer:
+    """The advantages that it makes of a copy: one that writes into its columns must not spoil the next try."""
+    copies = {field: column.clone() if isinstance(column, Tensor) else list(column) for field, column in data.items()}
     try:
-        advantages = compute_advantage(data, name)[0]
+        made: Any = compute_advantage(copies, name)
     except Exception as error:  # noqa: BLE001  whatever a reader's function raises is told, not thrown
+        if "ellipsis" in str(error):
+            return open_answer()
         return mistakes([f"it raises {type(error).__name__}: {error}"])
-    if advantages is ...:
+    if made is ... or (isinstance(made, tuple) and unanswered(*made)):
         return open_answer()
-    if not isinstance(advantages, Tensor):
-        return mistakes([f"it returns {type(advantages).__name__}: two tensors [num_rows, j1] are expected"])
-    return advantages
+    if isinstance(made, Tensor):
+        return mistakes(["it returns one tensor: return two, advantages and returns"])
+    parts = made if isinstance(made, tuple | list) and len(made) == 2 else (made, made)
+    strange = [type(part).__name__ for part in parts if not isinstance(part, Tensor)]
+    if strange:
+        return mistakes([f"it returns {strange[0]}: two tensors [num_rows, j1] are expected"])
+    return parts[0]
 
 
 def _wrong(made: Tensor, data: dict[str, Any]) -> Iterator[str]:

@@ -67,7 +67,8 @@ def _numbers(values: list[float]) -> Cell:
     first, last = values[0] + 0.0, values[-1] + 0.0
     if math.isnan(first):
         return cell("nan", State.BAD)
-    text = f"{first:.2f}" if all(abs(value - first) < 5e-3 for value in values) else f"{first:.2f}..{last:.2f}"
+    equal = all(abs(value - first) < 5e-3 for value in values)
+    text = f"{first:.2f}" if equal else f"{round(first, 2):g}..{round(last, 2):g}"
     state = State.HIGH if first > 5e-3 else State.LOW if first < -5e-3 else State.DIM
     return cell(text, state)
 

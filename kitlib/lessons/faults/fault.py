@@ -64,20 +64,24 @@ class Fault:
     def check(self, *answers: Any, **named: Any) -> Answer:
         """Is this what was planted? Give what `truth` names, in that order or by name: `check(key, field)`.
 
-        Keys and uids may be as short as in the views.
+        Keys and uids may be as short as in the views; blanks around a name do not matter.
         """
-        said = dict(zip(self.truth, answers, strict=False)) | named
-        said = {name: answer for name, answer in said.items() if answer is not None}
+        given = dict(zip(self.truth, answers, strict=False)) | named
+        said = {name: _trimmed(answer) for name, answer in given.items() if answer is not None}
         if unanswered(*said.values()):
             return open_answer()
         strange = [name for name in said if name not in self.truth]
         if strange or len(answers) > len(self.truth):
             return mistakes([f"this fault is found by {joined(list(self.truth))}"])
         if missing := [name for name in self.truth if name not in said]:
-            given = f"a {joined(list(said))} alone" if said else "nothing"
-            return mistakes([f"{given} is half of the answer: pass {joined(missing)}, too"])
+            alone = f"a {joined(list(said))} alone" if said else "nothing"
+            return mistakes([f"{alone} is half of the answer: pass {joined(missing)}, too"])
         wrong = [sentence for name, judge in self.judges.items() for sentence in judge(said[name])]
         return mistakes(wrong) if wrong else right(self.reveal())
+
+
+def _trimmed(answer: Any) -> Any:
+    return answer.strip() if isinstance(answer, str) else answer
 
 
 def save(tq: QueueProtocol, partition_id: str, keys: Sequence[str]) -> Saved:

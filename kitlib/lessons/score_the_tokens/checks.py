@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import check_number
+from kitlib.lessons.plain_checks import check_number, whole_numbers_of
 from kitlib.transfer_queue import jagged
 from kitlib.workers.balance import calculate_workload, get_seqlen_balanced_partitions
 from kitlib.workers.padding import response_from_nested
@@ -33,9 +33,9 @@ def check_positions(answer: Any, prompt_len: int, response_len: int) -> Answer:
     """Which positions of a whole-sequence column belong to the response? `answer` lists them, counted from 0."""
     if unanswered(answer):
         return open_answer()
-    if not isinstance(answer, list | tuple | range) or not all(type(position) is int for position in answer):
+    said, num_tokens = whole_numbers_of(answer), prompt_len + response_len
+    if said is None:
         return mistakes([f"the answer is a list of positions such as [0, 1], not {answer!r}"])
-    said, num_tokens = list(answer), prompt_len + response_len
     cut = response_from_nested(jagged([torch.arange(num_tokens)]), jagged([torch.ones(response_len)]))
     truth = cut.unbind()[0].tolist()
     if said == truth:
@@ -59,13 +59,15 @@ def _wrong_positions(said: list[int], truth: list[int], num_tokens: int) -> str:
 
 def check_ranks(answer: Any, seq_lens: Sequence[int], num_ranks: int) -> Answer:
     """Which rows go to which rank, so that every rank has equal work? One list of row numbers a rank, in any order."""
-    if unanswered(answer):
+    ranks = answer.tolist() if hasattr(answer, "tolist") else answer
+    if unanswered(ranks) or (isinstance(ranks, list | tuple) and unanswered(*ranks)):
         return open_answer()
-    if not isinstance(answer, list | tuple) or not all(isinstance(rows, list | tuple | set) for rows in answer):
+    if not isinstance(ranks, list | tuple | set) or not all(hasattr(rows, "__len__") for rows in ranks):
         return mistakes([f"the answer is one list of row numbers for each rank, not {answer!r}"])
-    if not all(type(row) is int for rows in answer for row in rows):
+    numbers = [whole_numbers_of(rows) for rows in ranks]
+    said = [sorted(rows) for rows in numbers if rows is not None]
+    if len(said) < len(numbers):
         return mistakes([f"row numbers are whole numbers, counted from 0, not {answer!r}"])
-    said = [sorted(rows) for rows in answer]
     truth = get_seqlen_balanced_partitions(calculate_workload(seq_lens), num_ranks, equal_size=True)
     if sorted(said) == sorted(truth):
         tokens = [sum(seq_lens[row] for row in rows) for rows in said]

@@ -12,6 +12,7 @@ from typing import Any
 from kitlib.lessons.faults.fault import Fault, FaultError, save
 from kitlib.lessons.faults.fields import home_of, rows_of
 from kitlib.lessons.faults.judges import one_key
+from kitlib.lessons.plain_checks import number_of
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 
 MIN_TOKENS = 8  # of the response: long enough to see that numbers have moved
@@ -37,11 +38,12 @@ def shift_log_probs(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fau
 
 def _places(truth: int) -> Any:
     def judge(said: Any) -> list[str]:
-        if said == truth and not isinstance(said, bool):
+        number = number_of(said)
+        if number == truth:
             return []
-        if said == -truth:
+        if number == -truth:
             return ["the other way round: give the number of places to the right, as a positive number"]
-        if said == 0:
+        if number == 0:
             return ["0 places would be no fault"]
         return [f"not {said!r}: for which number of places does rollout[places:] equal old[:-places]?"]
 

@@ -29,28 +29,25 @@ class SerialScoring(SerialDriver):
 
     @recorded("old_log_prob")
     def compute_log_prob(self, batch: DataProto) -> DataProto:
-        """`old_log_probs` and `entropys` [response_length]: each response token under the policy before this update.
+        """`old_log_probs` [response_length]: each response token under the policy before this update.
 
         With rollout_correction.bypass_mode `old_log_probs` are the rollout's and no model runs. Metrics:
-        actor/entropy, training/rollout_probs_diff_*.
+        actor/entropy, training/rollout_probs_diff_*. verl returns the entropy, too, and `fit` drops it before the join.
         """
         if self.config.algorithm.rollout_correction.bypass_mode:
             return DataProto.from_dict({"old_log_probs": self._column(batch, "rollout_log_probs")})
         output = self.worker.compute_log_prob(self._for_worker(batch, calculate_entropy=True, compute_loss=False))
-        columns = {
-            "old_log_probs": no_padding_2_padding(output["log_probs"], batch),
-            "entropys": no_padding_2_padding(output["entropy"], batch),
-        }
-        self._log_prob_metrics(batch, columns)
-        return DataProto.from_dict(columns)
+        old_log_probs, entropy = (no_padding_2_padding(output[name], batch) for name in ("log_probs", "entropy"))
+        self._log_prob_metrics(batch, old_log_probs, entropy)
+        return DataProto.from_dict({"old_log_probs": old_log_probs})
 
-    def _log_prob_metrics(self, batch: DataProto, columns: dict[str, Tensor]) -> None:
+    def _log_prob_metrics(self, batch: DataProto, old_log_probs: Tensor, entropy: Tensor) -> None:
         actor, mask = self.config.actor_rollout_ref.actor, self._column(batch, "response_mask")
-        entropy = agg_loss(columns["entropys"], mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor)
-        self.metrics["actor/entropy"] = entropy.item()
+        mean = agg_loss(entropy, mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor)
+        self.metrics["actor/entropy"] = mean.item()
         assert batch.batch is not None
         if "rollout_log_probs" in batch.batch:
-            self.metrics |= rollout_probs_diff(batch.batch["rollout_log_probs"], columns["old_log_probs"], mask)
+            self.metrics |= rollout_probs_diff(batch.batch["rollout_log_probs"], old_log_probs, mask)
 
     @recorded("ref")
     def compute_ref_log_prob(self, batch: DataProto) -> DataProto:

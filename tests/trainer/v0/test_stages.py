@@ -40,7 +40,7 @@ def test_the_batch_grows_from_stage_to_stage(start_v0: Start) -> None:
     assert "raw_prompt" not in batch.non_tensor_batch  # only generation reads it
     for stage, added in (
         ("compute_reward", {"token_level_scores"}),
-        ("compute_log_prob", {"old_log_probs", "entropys"}),
+        ("compute_log_prob", {"old_log_probs"}),
         ("compute_advantage", {"token_level_rewards", "advantages", "returns"}),
     ):
         had = columns(batch)
