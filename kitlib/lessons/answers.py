@@ -28,6 +28,7 @@ class Answer(View):
         super().__init__(ViewModel(line((word, state), first), notes=tuple(cell(text) for text in others)))
 
 
+_SEVERAL = (list, tuple, set, frozenset)
 _WORDS = {True: ("RIGHT", State.GOOD), False: ("NOT YET", State.BAD), None: ("NOT ANSWERED YET", State.WARN)}
 
 
@@ -41,8 +42,8 @@ def mistakes(says: Iterable[str]) -> Answer:
 
 
 def unanswered(*answers: Any) -> bool:
-    """True if one of the blanks is still `...`."""
-    return any(answer is ... for answer in answers)
+    """True if one of the blanks is still `...`, or a list or set with a `...` in it."""
+    return any(answer is ... or (isinstance(answer, _SEVERAL) and unanswered(*answer)) for answer in answers)
 
 
 def open_answer() -> Answer:
