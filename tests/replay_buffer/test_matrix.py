@@ -24,6 +24,11 @@ STEP, THRESHOLD = 10, 3
 KINDS = ("stale", "constant", "failed", "empty")
 
 
+def names(kinds: set[str]) -> str:
+    """One name for a set, whatever its order in this process."""
+    return "+".join(sorted(kinds)) or "none"
+
+
 def fill(board: Board, kinds: set[str]) -> None:
     for uid in ("good1", "good2"):
         board.group(uid, step=STEP)
@@ -51,7 +56,7 @@ def make(board: Board, cls: type[ReplayBuffer], refilled: list[int], **more: Any
 
 @pytest.mark.parametrize("strategy", ["drop", "wait"])
 @pytest.mark.parametrize("metric", ["reward", None])
-@pytest.mark.parametrize("kinds", [set(c) for n in range(5) for c in itertools.combinations(KINDS, n)], ids=str)
+@pytest.mark.parametrize("kinds", [set(c) for n in range(5) for c in itertools.combinations(KINDS, n)], ids=names)
 def test_async_evicts_each_group_once_and_refills_exactly_as_many(
     board: Board, strategy: str, metric: str | None, kinds: set[str]
 ) -> None:
@@ -81,7 +86,7 @@ def test_async_evicts_each_group_once_and_refills_exactly_as_many(
 
 @pytest.mark.parametrize("metric", ["reward", None])
 @pytest.mark.parametrize("refill_failed", [True, False])
-@pytest.mark.parametrize("kinds", [set(c) for n in range(5) for c in itertools.combinations(KINDS, n)], ids=str)
+@pytest.mark.parametrize("kinds", [set(c) for n in range(5) for c in itertools.combinations(KINDS, n)], ids=names)
 def test_sync_never_drops_for_age_and_keeps_failed_groups_with_rows(
     board: Board, metric: str | None, refill_failed: bool, kinds: set[str]
 ) -> None:
