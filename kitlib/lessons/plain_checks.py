@@ -68,8 +68,8 @@ def check_order(
 
 def number_mistakes(answer: Any, truth: float, mistakes: Mapping[float, str], tolerance: float = 1e-3) -> list[str]:
     """What is wrong with a number: a named mistake, a flipped sign, one more or less, too large or too small."""
-    value, truth = plain_number(answer), float(plain_number(truth))
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    value, truth = number_of(answer), float(plain_number(truth))
+    if value is None:
         return [f"the answer is a number, not {answer!r}"]
     if _close(value, truth, tolerance):
         return []
@@ -153,6 +153,19 @@ def yes_or_no_of(answer: Any) -> bool | None:
     """True or False of Python, numpy or torch; None if the answer is neither."""
     value = plain_number(answer)
     return value if isinstance(value, bool) else None
+
+
+def numbers_of(answer: Any) -> list[float] | None:
+    """The finite numbers of a list, tuple, range, array or tensor, in their order; True counts as 1. Else None."""
+    items = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(items, list | tuple | range):
+        return None
+    values = [plain_number(item) for item in items]
+    return [float(value) for value in values] if all(map(_is_finite, values)) else None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def whole_numbers_of(answer: Any) -> list[int] | None:
