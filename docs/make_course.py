@@ -75,6 +75,7 @@ def digest(path: Path) -> str:
 def page_of(notebook: Any, path: Path, paths: Sequence[Path]) -> str:
     """A notebook with outputs as a page, between its neighbours."""
     body = "\n".join(_cell(cell) for cell in notebook.cells if cell.source.strip())
+    body = body.replace(f"{ROOT}/", "")  # an error names its file; where the checkout lay is nobody's business
     links = f"<nav>{_neighbours(path, paths)}</nav>"
     title = re.sub(r"^#\s*", "", notebook.cells[0].source.split("\n")[0])
     return _page(title, f"{links}\n<main>\n{body}\n</main>\n{links}", digest(path))
