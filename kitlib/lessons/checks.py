@@ -13,7 +13,7 @@ from typing import Any
 from kitlib.contract import FIELDS, STAGES, needs
 from kitlib.inspector.render.wording import count, joined
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of
+from kitlib.lessons.plain_checks import names_of, whole_number_of
 from kitlib.transfer_queue import QueueProtocol, QueueSnapshot
 from kitlib.transfer_queue.explain import near_names
 
@@ -53,12 +53,13 @@ def check_read(
     said = names_of(columns)
     if said is None:
         return mistakes([_NOT_NAMES.format(columns)])
-    if not isinstance(num_rows, int) or isinstance(num_rows, bool):
+    rows = whole_number_of(num_rows)
+    if rows is None:
         return mistakes([f"num_rows is a whole number, not {num_rows!r}"])
     data = tq.kv_batch_get(list(keys), partition_id, None if select_fields is None else list(select_fields))
     got = {str(name) for name in data.keys()}
     asked = set(select_fields) if select_fields is not None else got | said
-    wrong = _wrong_rows(num_rows, len(data), len(keys)) + _wrong_columns(said, got, asked)
+    wrong = _wrong_rows(rows, len(data), len(keys)) + _wrong_columns(said, got, asked)
     if wrong:
         return mistakes(wrong)
     return right(f"{count(len(data), 'row')}, {joined(sorted(got)) or 'no column'}, and no error")

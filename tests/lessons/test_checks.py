@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,6 +77,7 @@ class TestRead:
 
     def test_right(self, check: Any) -> None:
         assert check(3, {"responses"}).ok is True
+        assert all(check(rows, [" responses"]).ok is True for rows in (3.0, np.int64(3), torch.tensor(3)))
 
     @pytest.mark.parametrize(("num_rows", "columns"), [(..., {"responses"}), (3, ...), (..., ...)])
     def test_open(self, check: Any, num_rows: Any, columns: Any) -> None:

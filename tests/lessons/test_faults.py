@@ -236,6 +236,15 @@ def test_a_prompt_marker_is_no_healthy_row(tq: TransferQueue, batch: KVBatchMeta
     assert "is a prompt marker" in said[0]
 
 
+def test_names_may_stand_in_a_list(tq: TransferQueue, batch: KVBatchMeta) -> None:
+    fault = faults.lose_field(tq, batch)
+    assert fault.check([fault.key], {f" {fault.truth['field']}"}).ok is True
+    assert "no row has 'rm_score'" in fault.check(fault.key, {"rm_score"}).says[0]
+    fault.mend()
+    fault = faults.misplace_row(tq, batch)
+    assert fault.check({fault.key}, partition_id=["val "]).ok is True
+
+
 def test_a_lost_field_takes_the_column_from_all_rows(tq: TransferQueue, batch: KVBatchMeta) -> None:
     fault = faults.lose_field(tq, batch)
     assert explain_get(tq, batch).missing_cells == [(fault.key, fault.truth["field"])]

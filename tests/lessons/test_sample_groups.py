@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from kitlib.inspector.doctor import doctor
 from kitlib.keys import uid_of
@@ -46,11 +48,11 @@ class TestSampled:
         put_group(tq, "u1", (1.0,), "running", step=1)
         put_group(tq, "u5", (), "pending", step=3)
 
-    @pytest.mark.parametrize("answer", [{"u3", "u4"}, ["u4", "u3"]])
+    @pytest.mark.parametrize("answer", [{"u3", "u4"}, ["u4", "u3"], ("u3 ", " u4"), {"u3": 2, "u4": 2}.keys()])
     def test_right_and_so_it_comes(self, tq: TransferQueue, answer: Any) -> None:
         assert check_sampled(answer, tq, 2).ok is True
         batch, _ = ReplayBuffer(tq).sample(3, "train", 2)
-        assert {uid_of(key) for key in batch.keys} == set(answer)
+        assert {uid_of(key) for key in batch.keys} == {"u3", "u4"}
 
     def test_open(self, tq: TransferQueue) -> None:
         assert check_sampled(..., tq, 2).ok is None
@@ -86,8 +88,9 @@ class TestRefill:
         refill = ToyRefill(tq, [(1.0, 0.0)] * 4)
         return ReplayBuffer(tq, refill_fn=refill, filter_groups_metric="reward", train_batch_size=3, gen_batch_size=1)
 
-    def test_right_and_so_it_comes(self, buffer: ReplayBuffer) -> None:
-        assert check_refill(3, buffer, 1, 3).ok is True
+    @pytest.mark.parametrize("answer", [3, 3.0, np.int64(3), torch.tensor(3)])
+    def test_right_and_so_it_comes(self, buffer: ReplayBuffer, answer: Any) -> None:
+        assert check_refill(answer, buffer, 1, 3).ok is True
         _, metrics = buffer.sample(1, "train", 3)
         assert buffer.refill_fn.calls == [3]  # type: ignore[union-attr]
         assert metrics["training/filter_groups/evicted_samples"] == 2
@@ -107,6 +110,7 @@ class TestRefill:
             (1, "double, and mind the bound"),
             (True, "a whole number"),
             ("3", "a whole number"),
+            (2.5, "a whole number"),
         ],
     )
     def test_wrong(self, buffer: ReplayBuffer, answer: Any, mistake: str) -> None:
@@ -145,10 +149,11 @@ class TestWait:
         aside = self.aside(tq, set(), (1.0, 0.0))
         report = aside.report()
         assert check_wait(False, "u2", report).ok is True
+        assert check_wait(np.False_, ["u2 "], report).ok is True
         assert check_wait(..., "u2", report).ok is None
         assert "nobody is left to write its status" in words(check_wait(True, "u2", report))
         assert "u1 is not in flight" in words(check_wait(False, "u1", report))
-        assert "['u2'] is not in flight" in words(check_wait(False, ["u2"], report))
+        assert "name the prompt by its uid, u2" in words(check_wait(False, "u2_0_0", report))
         assert "True or False" in words(check_wait("no", "u2", report))
         with pytest.raises(SampleError, match="no task of u2"):
             aside.result()
@@ -175,6 +180,7 @@ class TestOddGroups:
         odd = plant_odd_groups(tq)
         assert odd.check(**odd.uids).ok is True
         assert odd.check(**{kind: uid[:4] for kind, uid in odd.uids.items()}).ok is True
+        assert odd.check(**{kind: {f" {uid}"} for kind, uid in odd.uids.items()}).ok is True
         assert odd.check(..., odd.uids["orphan"], odd.uids["ghost"]).ok is None
 
     def test_wrong(self, tq: TransferQueue) -> None:
@@ -186,6 +192,14 @@ class TestOddGroups:
         assert f"{short} is no ghost: it has a marker and fewer rows" in words(odd.check(short, orphan, short))
         assert "is the key of a row" in words(odd.check(f"{short}_0_0", orphan, ghost))
         assert "no group is called 'zzzz'" in words(odd.check(short, "zzzz", ghost))
+        assert "no group is called ''" in words(odd.check(short, "", ghost))
+
+    def test_too_short(self, tq: TransferQueue) -> None:
+        for uid in ("a1x", "a2x", "a3x"):
+            put_group(tq, uid, (1.0, 0.0))
+        odd = plant_odd_groups(tq, seed=3)
+        _, orphan, ghost = odd.uids.values()
+        assert "short: 4 groups begin with 'a'; write as much of the uid" in words(odd.check("a", orphan, ghost))
 
     def test_printing_does_not_give_it_away(self, tq: TransferQueue) -> None:
         odd = plant_odd_groups(tq)
@@ -232,6 +246,18 @@ class Everything(ReplayBuffer):
         return Evictions(failed=frozenset(view.terminal))
 
 
+class LessThanTwo(ReplayBuffer):
+    def evictions(self, global_steps, view):
+        short = {uid for uid in view.terminal if len(view.keys_of([uid])) < 2}
+        return Evictions(failed=short) if view.partition_id == "train" else Evictions()
+
+
+class AlwaysTwo(ReplayBuffer):
+    def evictions(self, global_steps, view):
+        short = {uid for uid in view.terminal if len(view.keys_of([uid])) < 2 and view.expected_sessions[uid] == 2}
+        return Evictions(failed=short) if view.partition_id == "train" else Evictions()
+
+
 class AsConstant(ReplayBuffer):
     def evictions(self, global_steps, view):
         short = {uid for uid in view.terminal if len(view.keys_of([uid])) < view.expected_sessions[uid]}
@@ -260,6 +286,8 @@ class TestWholeGroups:
             (FinishedOnly, "view.terminal has finished and failed prompts"),
             (FailedOnly, "finished says that all sessions have settled"),
             (Everything, "it evicts a whole group"),
+            (LessThanTwo, "it evicts a whole group"),
+            (AlwaysTwo, "it keeps a group with two rows of three: view.expected_sessions says"),
             (AsConstant, "only groups that are returned as `failed` are replaced"),
             (Raises, "AttributeError: 'PartitionView' object has no attribute 'short'"),
             (WholeGroups.evictions, "the class itself"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,7 @@ class TestDropped:
     @pytest.mark.parametrize(
         ("answer", "mistake"),
         [
+            ({"u1_0_0", "u5"}, "u1_0_0 is the key of a row: name the prompt by its uid, u1"),
             ({"u1"}, "1 prompt still missing from your answer: a prompt spans step - submitted + 1"),
             ({"u1", "u2", "u5"}, "u2 spans 2 versions, which is the threshold itself"),
             ({"u1", "u4", "u5"}, "u4 is in flight: only a finished prompt is dropped"),
@@ -148,7 +150,7 @@ class TestKept:
         return lambda answer: check_kept(answer, Stopped(Half((0, 1, 2), log_probs, 0)), tq, "u1_0_0")
 
     def test_right(self, check: Any) -> None:
-        assert check(3).ok is True
+        assert all(check(answer).ok is True for answer in (3, 3.0, np.int32(3), torch.tensor([3])))
         assert check(...).ok is None
 
     @pytest.mark.parametrize(
@@ -174,10 +176,14 @@ class TestKept:
 
 class TestWeights:
     OLD, ROLLOUT = torch.tensor([0.8, 0.5, 0.2, 0.8]).log(), torch.tensor([0.2, 0.5, 0.4, 0.8]).log()
+    TOKEN = (2.0, 1.0, 0.5, 1.0)
 
-    @pytest.mark.parametrize("token", [[2.0, 1.0, 0.5, 1.0], (2, 1, 0.5, 1), torch.tensor([2.0, 1.0, 0.5, 1.0])])
+    @pytest.mark.parametrize(
+        "token", [[*TOKEN], (2, 1, 0.5, 1), torch.tensor(TOKEN), torch.tensor([TOKEN]), np.array(TOKEN)]
+    )
     def test_right(self, token: Any) -> None:
         assert check_weights(token, 2.0, self.OLD, self.ROLLOUT, 2.0).ok is True
+        assert check_weights(token, torch.tensor(2), self.OLD, self.ROLLOUT, 2.0).ok is True
         assert check_weights(token, ..., self.OLD, self.ROLLOUT, 2.0).ok is None
 
     @pytest.mark.parametrize(
@@ -251,6 +257,7 @@ class TestFalseVersion:
         other = next(key for key in ("aaaa1_0_0", "aaaa1_1_0") if key != fault.key)
         assert fault.check(fault.key).ok is True
         assert fault.check(fault.key.replace("aaaa1", "aaaa")).ok is True
+        assert fault.check([f" {fault.key}"]).ok is True
         assert fault.check(...).ok is None
         assert "its tag says v0, and old weights wrote it" in words(fault.check(other))
         assert "server and trainer agree to 1e-06" in words(fault.check("bbbb1_0_0"))

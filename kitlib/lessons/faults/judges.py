@@ -13,7 +13,7 @@ from kitlib.inspector.names import ShortNames
 from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.faults.fault import Judge
-from kitlib.lessons.plain_checks import names_of
+from kitlib.lessons.plain_checks import name_of, names_of
 from kitlib.transfer_queue import QueueProtocol, explain_get, take_snapshot
 
 MARKER = "is a prompt marker: it has tags and no fields, and that is as it should be"
@@ -23,7 +23,8 @@ def one_key(tq: QueueProtocol, right: str, healthy: str) -> Judge:
     """One key. healthy: what is to be said of another row, `it has every field ..`."""
 
     def judge(said: Any) -> list[str]:
-        return [] if _whole(tq, str(said), right) == right else [_about(tq, str(said), healthy)]
+        name = name_of(said)
+        return [] if _whole(tq, name, right) == right else [_about(tq, name, healthy)]
 
     return judge
 
@@ -46,7 +47,7 @@ def one_group(tq: QueueProtocol, right: str, healthy: str) -> Judge:
     """The uid of one group. healthy: what is to be said of another group."""
 
     def judge(said: Any) -> list[str]:
-        text = str(said)
+        text = name_of(said)
         uids = sorted({uid_of(key) for key in _known(tq)} | {right})
         short = ShortNames(_known(tq))
         meant = [uid for uid in uids if text in (uid, short.uid(uid))]
@@ -65,12 +66,13 @@ def lost_field(tq: QueueProtocol, home: str, key: str, right: str) -> Judge:
     """The field that a row has lost."""
 
     def judge(said: Any) -> list[str]:
-        if said == right:
+        name = name_of(said)
+        if name == right:
             return []
-        if said not in take_snapshot(tq).partitions[home].fields:
-            return [f"no row has {said!r}: a field that nobody has is not due yet, or misspelt"]
-        lacking = explain_get(tq, [key], [said], home).missing_cells
-        return [f"{said} is on the row, too"] if not lacking else [f"the row lost another field than {said}"]
+        if name not in take_snapshot(tq).partitions[home].fields:
+            return [f"no row has {name!r}: a field that nobody has is not due yet, or misspelt"]
+        lacking = explain_get(tq, [key], [name], home).missing_cells
+        return [f"{name} is on the row, too"] if not lacking else [f"the row lost another field than {name}"]
 
     return judge
 
@@ -79,12 +81,13 @@ def one_partition(right: str, home: str) -> Judge:
     """The partition where a row lies that belongs into `home`."""
 
     def judge(said: Any) -> list[str]:
-        if said == right:
+        name = name_of(said)
+        if name == right:
             return []
-        if said == home:
+        if name == home:
             where = "a get from there does not find it: where does kv_list see it?"
-            return [f"{said} is where the row belongs, and {where}"]
-        return [f"there is no partition {said!r}: kv_list() names them all"]
+            return [f"{name} is where the row belongs, and {where}"]
+        return [f"there is no partition {name!r}: kv_list() names them all"]
 
     return judge
 
@@ -113,4 +116,4 @@ def _about(tq: QueueProtocol, said: str, healthy: str) -> str:
 def among(right: Iterable[str], healthy: str) -> Judge:
     """A field among those that are right."""
     accepted = tuple(right)
-    return lambda said: [] if said in accepted else [f"{said}: {healthy}"]
+    return lambda said: [] if name_of(said) in accepted else [f"{name_of(said)}: {healthy}"]

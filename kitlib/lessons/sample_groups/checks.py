@@ -7,7 +7,7 @@ from typing import Any
 from kitlib.inspector.render.wording import count, joined
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of
+from kitlib.lessons.plain_checks import name_of, names_of, whole_number_of, yes_or_no_of
 from kitlib.replay_buffer import PartitionView, ReplayBuffer, WaitReport
 from kitlib.replay_buffer.buffer import SyncRefill
 from kitlib.replay_buffer.lookout import fresh_view
@@ -53,17 +53,18 @@ def check_refill(answer: Any, buffer: ReplayBuffer, global_steps: int, batch_siz
     """How many prompts does the first look of `sample` (sync, groups filtered) submit anew? Evicts nothing itself."""
     if unanswered(answer):
         return open_answer()
-    if not isinstance(answer, int) or isinstance(answer, bool):
+    said = whole_number_of(answer)
+    if said is None:
         return mistakes([f"the answer is a whole number, not {answer!r}"])
     view = fresh_view(buffer.tq, "train")
     evictions = buffer.evictions(global_steps, view)
     view.forget(evictions.uids)
     enough = len(view.terminal) >= batch_size
     truth = SyncRefill(buffer).num_to_dispatch(view, evictions, enough)
-    if answer == truth:
+    if said == truth:
         evicted = count(len(evictions.uids), "group")
         return right(f"{evicted} evicted, {len(view.terminal)} of {batch_size} left, so {truth} prompts are submitted")
-    return mistakes([_why_not_refilled(answer, truth, buffer, len(evictions.constant), batch_size)])
+    return mistakes([_why_not_refilled(said, truth, buffer, len(evictions.constant), batch_size)])
 
 
 def _why_not_refilled(said: int, truth: int, buffer: ReplayBuffer, num_constant: int, batch_size: int) -> str:
@@ -81,14 +82,20 @@ def check_wait(will_end: Any, uid: Any, report: WaitReport) -> Answer:
     """Will this wait end by itself (True or False), and which prompt in flight does it hang on?"""
     if unanswered(will_end, uid):
         return open_answer()
-    blocking = {prompt.uid: prompt for prompt in report.blocking}
+    hangs_on, ends = name_of(uid), yes_or_no_of(will_end)
     wrong = []
-    if str(uid) not in blocking:
-        wrong.append(f"{uid} is not in flight: the wait hangs on a prompt that is pending or running")
-    if not isinstance(will_end, bool):
+    if hangs_on not in [prompt.uid for prompt in report.blocking]:
+        wrong.append(_why_not_blocking(hangs_on))
+    if ends is None:
         wrong.append(f"will_end is True or False, not {will_end!r}")
-    elif will_end and not report.can_end:
+    elif ends and not report.can_end:
         wrong.append("it will not end: no task of that prompt is running, so nobody is left to write its status")
-    elif report.can_end and not will_end:
+    elif report.can_end and not ends:
         wrong.append("it will end: a task of that prompt is running, so its rows are on their way")
-    return mistakes(wrong) if wrong else right(f"{uid}: {report.verdict}")
+    return mistakes(wrong) if wrong else right(f"{hangs_on}: {report.verdict}")
+
+
+def _why_not_blocking(uid: str) -> str:
+    if is_trajectory_key(uid):
+        return f"{uid} is the key of a row: name the prompt by its uid, {uid_of(uid)}"
+    return f"{uid} is not in flight: the wait hangs on a prompt that is pending or running"

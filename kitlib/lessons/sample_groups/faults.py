@@ -11,9 +11,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.expect import LessonError
+from kitlib.lessons.plain_checks import name_of
 from kitlib.transfer_queue import QueueProtocol
 
 KINDS = ("short", "orphan", "ghost")
@@ -37,8 +39,8 @@ class OddGroups:
         """Is each of the three named rightly? The first characters of a uid are enough, as the views show them."""
         if unanswered(short, orphan, ghost):
             return open_answer()
-        said = dict(zip(KINDS, (short, orphan, ghost), strict=True))
-        wrong = [self._mistake(kind, str(uid)) for kind, uid in said.items()]
+        said = {kind: name_of(uid) for kind, uid in zip(KINDS, (short, orphan, ghost), strict=True)}
+        wrong = [self._mistake(kind, uid) for kind, uid in said.items()]
         wrong = [text for text in wrong if text]
         return mistakes(wrong) if wrong else right(*(f"{said[kind]} {_MEANS[kind]}: {kind}" for kind in KINDS))
 
@@ -48,6 +50,8 @@ class OddGroups:
         uid = meant[0] if len(meant) == 1 else None
         if uid is None and is_trajectory_key(said):
             return f"{kind}: {said} is the key of a row; name the group by its uid, {uid_of(said)}"
+        if len(meant) > 1:
+            return f"{kind}: {count(len(meant), 'group')} begin with {said!r}; write as much of the uid as the views do"
         if uid is None:
             return f"{kind}: no group is called {said!r}"
         return "" if kinds[uid] == kind else f"{said} is no {kind}: it {_MEANS[kinds[uid]]}"

@@ -46,11 +46,13 @@ def check_whole_groups(sampler: Any) -> Answer:
 
 
 def _toy(partition_id: str) -> TransferQueue:
-    """Two whole groups, a finished and a failed short one, a failed one without rows, a running and a pending one."""
+    """Whole groups of two and one; short ones (one of two, two of three, failed, without rows); two in flight."""
     tq = TransferQueue()
     put_group(tq, "whole", (1.0, 0.0), partition_id=partition_id)
     put_group(tq, "flat", (1.0, 1.0), partition_id=partition_id)
+    put_group(tq, "single", (1.0,), num_sessions=1, partition_id=partition_id)
     put_group(tq, "short", (1.0,), partition_id=partition_id)
+    put_group(tq, "large", (1.0, 0.0), num_sessions=3, partition_id=partition_id)
     put_group(tq, "failed", (0.0,), "failure", partition_id=partition_id)
     put_group(tq, "empty", (), "failure", partition_id=partition_id)
     put_group(tq, "running", (1.0,), "running", partition_id=partition_id)
@@ -73,10 +75,12 @@ def _wrong(evictions: Evictions, in_val: Evictions) -> list[str]:
         wrong.append("it returns them under another reason: only groups that are returned as `failed` are replaced")
     if train & {"running", "pending"}:
         wrong.append("it evicts a prompt in flight, whose rows are still to come: only view.terminal has settled")
-    if train & {"whole", "flat"}:
+    if train & {"whole", "flat", "single"}:
         wrong.append("it evicts a whole group: a group is short if it has fewer sessions than the marker promises")
     if "short" not in train:
         wrong.append("it keeps a finished group with one row of two: finished says that all sessions have settled")
+    if "short" in train and "large" not in train:
+        wrong.append("it keeps a group with two rows of three: view.expected_sessions says how many a prompt has")
     if not {"failed", "empty"} <= train:
         wrong.append("it keeps a failed group that is short: view.terminal has finished and failed prompts")
     if in_val.uids:
@@ -87,11 +91,11 @@ def _wrong(evictions: Evictions, in_val: Evictions) -> list[str]:
 def _sampled(sampler: type[ReplayBuffer]) -> Answer:
     tq = _toy("train")
     tq.kv_clear(keys=["running", "running_0_0", "pending"], partition_id="train")
-    refill = ToyRefill(tq, [(0.0, 1.0)] * 3)
+    refill = ToyRefill(tq, [(0.0, 1.0)] * 4)
     try:
         batch, _ = sampler(tq, refill_fn=refill, give_up_after=0.1).sample(1, "train", batch_size=4)
     finally:
         tq.close()
     return right(
-        f"three short groups evicted, {sum(refill.calls)} submitted anew, and {len(batch)} rows in four whole groups"
+        f"four short groups evicted, {sum(refill.calls)} submitted anew, and {len(batch)} rows in four whole groups"
     )

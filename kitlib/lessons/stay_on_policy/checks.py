@@ -10,8 +10,9 @@ import torch
 
 from kitlib.algos.rollout_correction import compute_rollout_correction_and_rejection_mask
 from kitlib.inspector.render.wording import count, joined
+from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of
+from kitlib.lessons.plain_checks import names_of, whole_number_of
 from kitlib.lessons.stay_on_policy.interruption import Interruption
 from kitlib.replay_buffer import PartitionView, ReplayBuffer
 from kitlib.replay_buffer.lookout import fresh_view
@@ -43,6 +44,8 @@ def check_dropped(answer: Any, buffer: ReplayBuffer, global_steps: int) -> Answe
 def _why_not_dropped(uid: str, view: PartitionView, global_steps: int, limit: int | None) -> str:
     if uid in view.in_flight:
         return f"{uid} is in flight: only a finished prompt is dropped, since somebody still writes to this one"
+    if is_trajectory_key(uid):
+        return f"{uid} is the key of a row: name the prompt by its uid, {uid_of(uid)}"
     if uid not in view.terminal:
         return f"{uid} has no marker here"
     spans = staleness(global_steps, view.terminal[uid])
@@ -54,7 +57,8 @@ def check_kept(answer: Any, interruption: Interruption, tq: QueueProtocol, key: 
     """How many tokens of this row had been made when the server was stopped?"""
     if unanswered(answer):
         return open_answer()
-    if not isinstance(answer, int) or isinstance(answer, bool):
+    said = whole_number_of(answer)
+    if said is None:
         return mistakes([f"the answer is a whole number, not {answer!r}"])
     truth, data = interruption.num_kept(tq, key), tq.kv_batch_get([key], "train", ["response_mask"])
     mask = data["response_mask"].unbind()[0]  # [R]
@@ -64,10 +68,10 @@ def check_kept(answer: Any, interruption: Interruption, tq: QueueProtocol, key: 
         int(mask.sum()): "that is every token of the model",
         int(mask.sum()) - truth: "that many were made after the weight sync",
     }
-    if answer == truth:
+    if said == truth:
         return right(f"{count(truth, 'token')} by the old weights, {int(mask.sum()) - truth} by the new ones")
     hint = "count the lines at the beginning whose old/rollout is not 1.000"
-    return mistakes([f"not {answer}: {reasons.get(answer, hint)}"])
+    return mistakes([f"not {said}: {reasons.get(said, hint)}"])
 
 
 def check_weights(
@@ -90,8 +94,10 @@ def check_weights(
 
 
 def _numbers(answer: Any) -> list[float] | None:
-    """A list, tuple or tensor of numbers as floats; None for anything else."""
-    if isinstance(answer, str) or not isinstance(answer, Sequence | torch.Tensor):
+    """A list, tuple, array or tensor of numbers as floats; None for anything else."""
+    if hasattr(answer, "tolist"):
+        answer = answer.reshape(-1).tolist()
+    if isinstance(answer, str) or not isinstance(answer, Sequence):
         return None
     try:
         return [float(number) for number in answer if not isinstance(number, str)] or None

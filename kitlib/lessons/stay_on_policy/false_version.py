@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kitlib.lessons.faults import Fault
 from kitlib.lessons.faults.fault import FaultError, save
+from kitlib.lessons.plain_checks import name_of
 from kitlib.lessons.stay_on_policy.running import largest_difference
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.bridge import partition_of
@@ -35,7 +36,7 @@ def plant_false_version(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) ->
     lying = replace(batch, tags=tags)
 
     def judge(said: object) -> list[str]:
-        return _mistakes(str(said), key, lying, newest, gaps)
+        return _mistakes(name_of(said), key, lying, newest, gaps)
 
     return Fault(tq, says, None, {"key": key}, {"key": judge}, saved, lying)
 
