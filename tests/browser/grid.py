@@ -60,6 +60,12 @@ class Grid:
                         return x, y
         raise AssertionError(f"no cell in sight reads {hover!r}")
 
+    def keys(self) -> list[str]:
+        """The keys in sight, from top to bottom."""
+        canvas = self.part("canvas")
+        hovers = [canvas.evaluate(HOVER_AT, [20, y]) for y in range(STEP, int(canvas.bounding_box()["height"]), STEP)]
+        return list(dict.fromkeys(hover.split(",")[0] for hover in hovers if "," in hover))
+
     def click(self, key: str, field: str) -> None:
         """Click a cell that is in sight."""
         x, y = self.find(f"{key}, {field}:")

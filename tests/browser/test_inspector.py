@@ -109,6 +109,68 @@ def test_filter_stage_and_keyboard(notebook: Notebook) -> None:
     )
 
 
+def test_rows_of_a_uid_can_be_shown_together(notebook: Notebook, pictures: Path) -> None:
+    notebook.run("""
+        tq = TransferQueue()
+        for session in range(3):
+            for uid in ("aa", "bb", "cc"):
+                tq.kv_put(f"{uid}_{session}_0", "train", {"responses": torch.tensor([1])}, tag())
+        Inspector(tq)
+    """)
+    grid = Grid(notebook)
+    grid.shows(9)
+    in_order = [f"{uid}_{session}_0" for session in range(3) for uid in ("aa", "bb", "cc")]
+    assert grid.keys() == in_order
+    button = grid.root.get_by_role("button", name="by uid")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert grid.keys() == sorted(in_order)
+    notebook.run("tq.kv_put('aa_3_0', 'train', {'responses': torch.tensor([1])}, tag())")
+    grid.shows(10)
+    assert grid.keys() == sorted([*in_order, "aa_3_0"])
+    grid.click("cc_1_0", "responses")
+    grid.says("title", "cc_1_0")
+    notebook.page.screenshot(path=pictures / "by_uid.png")
+    button.click()
+    assert grid.keys() == [*in_order, "aa_3_0"]
+
+
+def test_the_panel_says_what_sample_waits_for(notebook: Notebook, pictures: Path) -> None:
+    notebook.run("""
+        from kitlib.replay_buffer import ReplayBuffer
+        tq = board_queue({"u01": [1.0, 0.0], "u02": [1.0]})
+        for uid, status in (("u01", "finished"), ("u02", "running")):
+            tq.kv_put(uid, "train", tag={**marker(status), "num_sessions": 2})
+        buffer = ReplayBuffer(tq, live_uids=lambda: {"u02"})
+        waiting = threading.Thread(target=buffer.sample, args=(3, "train", 2))
+        waiting.start()
+        Inspector(tq, why_waiting=buffer.why_waiting)
+    """)
+    grid = Grid(notebook)
+    grid.tab("waiting").click()
+    grid.says("panel", "1 of 2 ready")
+    grid.says("panel", "it will end")
+    grid.says("panel", "1 of 2")
+    notebook.page.screenshot(path=pictures / "waiting.png")
+    notebook.run("tq.kv_put('u02', 'train', tag={'status': 'finished'}); waiting.join(10)")
+    grid.says("panel", "nothing is waiting")
+
+
+def test_controls_have_names_for_screen_readers(notebook: Notebook) -> None:
+    notebook.run(BOARD + "    Inspector(tq, history=[take_snapshot(tq)] * 2)")
+    grid = Grid(notebook)
+    for role, name in (
+        ("tablist", "partitions"),
+        ("combobox", "judge by the needs of this stage"),
+        ("searchbox", "filter rows and fields"),
+        ("button", "by uid"),
+        ("button", "live"),
+        ("slider", "recorded moment"),
+        ("grid", "keys and fields of partition train"),
+    ):
+        assert grid.root.get_by_role(role, name=name).count() == 1, (role, name)
+
+
 def test_rows_come_and_go_while_live(notebook: Notebook) -> None:
     notebook.run("tq = board_queue({'a': [1.0, 0.0], 'b': [0.0, 0.0]})\nInspector(tq)")
     grid = Grid(notebook)

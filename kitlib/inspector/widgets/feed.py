@@ -10,7 +10,7 @@ verl 0.9.1 has no counterpart.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kitlib.inspector.source import snapshot_of
@@ -77,6 +77,11 @@ class Feed:
         """The recorded calls of a watched queue or of a recording, oldest first; [] where nobody recorded."""
         log = getattr(self.tq, "log", None) or self._recording
         return log.events() if hasattr(log, "events") else []
+
+    @property
+    def waiting_at(self) -> Callable[[Any], Any] | None:
+        """Tells what `sample` waited for at a recorded moment; None where nobody recorded that."""
+        return getattr(self._recording, "waiting_at", None)
 
     def refresh(self) -> None:
         """Read again what has been recorded since."""

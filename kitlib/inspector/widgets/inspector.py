@@ -40,7 +40,7 @@ class Inspector:
     partition_id: shown first; default train (val for the stage validate).
     history:     of a live queue: a recording whose moments the time slider offers; it may grow.
     n:           sessions a prompt should have, for the group board; None takes it from the config.
-    why_waiting: called while its panel is open, such as trainer.replay_buffer.why_waiting.
+    why_waiting: called while its panel is open, such as trainer.replay_buffer.why_waiting; a recording tells by itself.
     tokenizer:   decodes token fields of a cell whose values are asked for.
     hz:          looks a second at most.  height: of the grid in pixels.
     Raises NotebookExtraError, UnknownStageError, EmptyRecordingError.
@@ -66,7 +66,9 @@ class Inspector:
         self._n = n
         self._feed = Feed.of(source, history)
         self._outlet: CommOutlet = CommOutlet(height)
-        self._desk = Desk(self._feed, self._outlet, Panels(n, why_waiting), stage, config, partition_id)
+        self._desk = Desk(
+            self._feed, self._outlet, Panels(n, why_waiting, self._feed.waiting_at), stage, config, partition_id
+        )
         self._requests = Requests(self._desk, tokenizer)
         self._watcher = Watcher(self._feed, self._desk, period=1 / hz)
         self._display = Display()

@@ -2,7 +2,7 @@
 
 presence   rows that look the same in one line, and the sentences        (kitlib.inspector.presence)
 groups     which groups teach something?                                 (kitlib.inspector.group_board)
-waiting    what a callable says, such as ReplayBuffer.why_waiting; refreshed every second
+waiting    what a callable says, such as ReplayBuffer.why_waiting, refreshed every second; or what a recording tells
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kitlib.inspector.group_board_view import group_board
 from kitlib.inspector.presence_view import presence
+from kitlib.inspector.recording import Moment
 from kitlib.inspector.render.printable import printable
 from kitlib.inspector.view import View
+from kitlib.inspector.why_waiting_view import why_waiting
 from kitlib.inspector.widgets.pace import Pace
 
 if TYPE_CHECKING:
@@ -26,18 +28,25 @@ CELL = "cell"  # the panel of the clicked cell, which the browser fills by itsel
 class Panels:
     """Which panels the views have open, and what is new for them.
 
-    n: sessions a prompt should have, for the group board. why_waiting: returns a View, anything with `str`, or None.
+    n: sessions a prompt should have, for the group board. why_waiting: returns a View, a report of the replay buffer,
+    anything with `str`, or None. waiting_at: the same of a recorded moment.
     """
 
-    def __init__(self, n: int | None = None, why_waiting: Callable[[], Any] | None = None) -> None:
-        self._n, self._why_waiting = n, why_waiting
+    def __init__(
+        self,
+        n: int | None = None,
+        why_waiting: Callable[[], Any] | None = None,
+        waiting_at: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._n, self._why_waiting, self._waiting_at = n, why_waiting, waiting_at
         self._open: dict[str, str] = {}  # view -> panel
         self._paces: dict[str, Pace] = {name: Pace() for name in ("presence", "groups", "waiting")}
 
     @property
     def names(self) -> list[str]:
         """The panels that can be opened."""
-        return [CELL, "presence", "groups", *(["waiting"] if self._why_waiting is not None else [])]
+        can_tell = self._why_waiting is not None or self._waiting_at is not None
+        return [CELL, "presence", "groups", *(["waiting"] if can_tell else [])]
 
     def choose(self, view: str, name: str) -> None:
         """A view opened this panel in place of another; it will be made anew."""
@@ -72,11 +81,21 @@ class Panels:
                 return presence(shown.snapshot, desk.stage, desk.config, shown.partition_id).html()
             if name == "groups":
                 return group_board(shown.source, self._n, desk.config, shown.partition_id).html()
-            assert self._why_waiting is not None, "offered only with a callable"
-            said = self._why_waiting()
-            return said.html() if isinstance(said, View) else _pre("nothing is waiting" if said is None else str(said))
+            return self._waiting(desk)
         except Exception as error:  # noqa: BLE001 - the callable is the reader's, and a panel must not stop the grid
             return _pre(f"{type(error).__name__}: {error}")
+
+    def _waiting(self, desk: Desk) -> str:
+        if self._why_waiting is not None and (desk.shown.is_live or self._waiting_at is None):
+            said = self._why_waiting()
+        else:
+            assert self._waiting_at is not None, "offered only with one of the two"
+            said = self._waiting_at(desk.shown.source) if isinstance(desk.shown.source, Moment) else None
+        if said is None:
+            return _pre("nothing is waiting")
+        if hasattr(said, "verdict") and hasattr(said, "blocking"):
+            said = why_waiting(said)
+        return said.html() if isinstance(said, View) else _pre(str(said))
 
 
 def _pre(text: str) -> str:

@@ -15,6 +15,7 @@ from kitlib.inspector.widgets.desk import Desk
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.panels import Panels
 from kitlib.inspector.widgets.requests import Requests
+from kitlib.replay_buffer.waiting import WaitReport
 from kitlib.transfer_queue import QueueSnapshot, TransferQueue, acting_as, take_snapshot, watch
 from tests.inspector.queues import board_queue, marker, tag
 from tests.inspector.widgets.browser import Browser
@@ -229,6 +230,32 @@ def test_a_queue_that_breaks_is_said_in_the_widget() -> None:
     del tq.tq
     assert desk.look(changed=True) is False
     assert browser.frame["trouble"].startswith("no longer live: AttributeError")
+
+
+def test_a_recording_tells_what_was_waited_for_at_the_moment_that_is_shown(tmp_path: Path) -> None:
+    stuck = WaitReport("sample(train, 2 prompts): 1 of 2 ready", "running 1", (), False, "Not by itself.")
+    with record(board_queue({"a": [1.0, 0.0]}), tmp_path / "recording", tick=60) as recorder:
+        recorder.mark("submit_batch_to_rollout", 1)
+        recorder.waiting = lambda: stuck
+        recorder.mark("", 1)
+    browser, feed = Browser(), Feed.of(open_recording(tmp_path / "recording"))
+    desk = Desk(feed, browser, Panels(None, None, feed.waiting_at))
+    desk.open()
+    assert browser.frame["panels"] == ["cell", "presence", "groups", "waiting"]
+    ask(desk, "panel", name="waiting")
+    assert "WILL NOT END BY ITSELF" in browser.panels["waiting"]
+    desk.show_moment(0)
+    ask(desk, "panel", name="waiting")
+    assert "nothing is waiting" in browser.panels["waiting"]
+
+
+def test_a_report_of_the_replay_buffer_is_shown_as_a_view() -> None:
+    stuck = WaitReport("sample(train, 2 prompts): 1 of 2 ready", "running 1", (), False, "Not by itself.")
+    browser = Browser()
+    desk = Desk(Feed.of(board_queue({"a": [1.0]})), browser, Panels(None, lambda: stuck))
+    desk.open()
+    ask(desk, "panel", name="waiting")
+    assert "kitlib-view" in browser.panels["waiting"] and "WILL NOT END BY ITSELF" in browser.panels["waiting"]
 
 
 def test_panels_are_made_while_they_are_open() -> None:

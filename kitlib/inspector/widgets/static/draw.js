@@ -1,6 +1,8 @@
 // Drawing: one canvas over the scrolled area, the header and the key column always in sight.
 // States come with their css from kitlib.inspector.render.states; the theme gives text colour and background.
 
+import { uidOf } from "./names.js";
+
 export const ROW = 20; // px
 const COLUMN = 24;
 const GROUPS = 18; // px of the strip with the names of the groups
@@ -113,7 +115,7 @@ function ring(context, x, y) {
   context.strokeRect(x + 2, y + 2, COLUMN - 4, ROW - 4);
 }
 
-function keys(context, scroller, { grid, layout, rowAt, brushes, numRows }, ink) {
+function keys(context, scroller, { grid, layout, rowAt, brushes, numRows, isGrouped }, ink) {
   context.fillStyle = ink.paper;
   context.fillRect(0, layout.head, layout.left, ink.height);
   context.textAlign = "left";
@@ -123,6 +125,9 @@ function keys(context, scroller, { grid, layout, rowAt, brushes, numRows }, ink)
     const row = rowAt(i);
     const y = layout.head + i * ROW - scroller.scrollTop + ROW / 2 + 1;
     const word = grid.frame.words[grid.statuses[row]] ?? "";
+    if (isGrouped && i > 0 && uidOf(grid.names[rowAt(i - 1)]) !== uidOf(grid.names[row])) {
+      rule(context, 0, y - ROW / 2 - 1, ink.width, 1, ink);
+    }
     const look = grid.kinds[row] === 3 ? brushes.stray : brushes.statuses.get(word);
     context.fillStyle = ink.text;
     context.globalAlpha = grid.kinds[row] === 1 ? 0.65 : 1;

@@ -2,6 +2,8 @@
 //   f3a1      the key contains it; * and ? are patterns for the whole key
 //   status:running   field:rm*   is:missing   is:padding   is:marker   is:stray   is:row
 
+import { uidOf } from "./names.js";
+
 const KINDS = ["row", "padding", "marker", "stray"];
 
 export const FILTER_HINT = "filter: key, status:…, field:…, is:missing";
@@ -28,6 +30,23 @@ export function parseFilter(text) {
 
 export function shownColumns(columns, filter) {
   return filter.fields.length ? columns.filter((c) => filter.fields.some((f) => f.test(c.name))) : columns;
+}
+
+// The same rows, those of a uid together: uids in the order of their first row, rows of a uid in the order of the queue.
+export function grouped(grid, rows) {
+  const groups = new Map();
+  const total = rows ? rows.length : grid.names.length;
+  for (let i = 0; i < total; i++) {
+    const row = rows ? rows[i] : i;
+    const uid = uidOf(grid.names[row]);
+    const group = groups.get(uid);
+    if (group) group.push(row);
+    else groups.set(uid, [row]);
+  }
+  const ordered = new Uint32Array(total);
+  let at = 0;
+  for (const group of groups.values()) for (const row of group) ordered[at++] = row;
+  return ordered;
 }
 
 // Rows that pass, as positions; null for all of them.

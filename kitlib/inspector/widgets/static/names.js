@@ -1,6 +1,6 @@
 // Short names that stay different: every uid cut to one length at which no two are equal, as in kitlib.inspector.names.
 
-const uidOf = (name) => name.split("_", 1)[0]; // as kitlib.keys.uid_of
+export const uidOf = (name) => name.split("_", 1)[0]; // as kitlib.keys.uid_of
 
 export class ShortNames {
   // limits: {least, worth}: never shorter than `least` characters; uids up to `worth` characters are left whole.

@@ -14,7 +14,7 @@ export function node(tag, { text, on, ...attributes } = {}, ...children) {
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 
 export class Toolbar {
-  // asks: {partition(id), stage(name), filter(text), follow(on), moment(at)}
+  // asks: {partition(id), stage(name), filter(text), group(on), follow(on), moment(at)}
   constructor(asks) {
     this.verdict = node("span", { class: "kitlib-verdict" });
     this.trouble = node("span", { class: "kitlib-trouble", role: "alert" });
@@ -24,6 +24,12 @@ export class Toolbar {
     this.filter = node("input", { type: "search", class: "kitlib-filter", placeholder: FILTER_HINT, title: FILTER_HINT });
     this.filter.setAttribute("aria-label", "filter rows and fields");
     this.filter.addEventListener("input", () => asks.filter(this.filter.value));
+    this.group = node("button", { type: "button", "aria-pressed": "false", text: "by uid", title: "show the rows of a uid together" });
+    this.group.addEventListener("click", () => {
+      const on = this.group.getAttribute("aria-pressed") !== "true";
+      this.group.setAttribute("aria-pressed", String(on));
+      asks.group(on);
+    });
     this.count = node("span", { class: "kitlib-count", role: "status" });
     this.follow = node("button", { type: "button", class: "kitlib-follow" });
     this.follow.addEventListener("click", () => asks.follow(this.follow.getAttribute("aria-pressed") !== "true"));
@@ -36,7 +42,7 @@ export class Toolbar {
       "div",
       { class: "kitlib-bar" },
       node("div", { class: "kitlib-line" }, this.tabs, this.verdict, this.trouble),
-      node("div", { class: "kitlib-line" }, say("next stage", this.stage), this.filter, this.count, this.follow, this.time),
+      node("div", { class: "kitlib-line" }, say("next stage", this.stage), this.filter, this.group, this.count, this.follow, this.time),
       node("div", { class: "kitlib-line" }, this.slider),
     );
   }

@@ -1,7 +1,7 @@
 // One view: it puts the pieces together, keeps what is its own (filter, cursor, scroll) and talks to the kernel.
 // The data model is shared by all views of a widget; requests and answers go over the control model.
 import { gridOf } from "./data.js";
-import { parseFilter, shownColumns, shownRows } from "./filter.js";
+import { grouped, parseFilter, shownColumns, shownRows } from "./filter.js";
 import { ROW, brushes, cellAt, draw, measure } from "./draw.js";
 import { Toolbar, node } from "./toolbar.js";
 import { PanelBar, legend } from "./panels.js";
@@ -16,6 +16,7 @@ class View {
     this.stage = grid.frame.stage;
     this.stageOfKernel = grid.frame.stage;
     this.cursor = null;
+    this.isGrouped = false;
     this.build(control.get("height"));
     this.refresh();
   }
@@ -29,6 +30,7 @@ class View {
       partition: (id) => this.ask("partition", { id }),
       stage: (name) => this.chooseStage(name),
       filter: (text) => this.chooseFilter(text),
+      group: (on) => this.chooseOrder(on),
       follow: (on) => this.ask("follow", { on }),
       moment: (at) => this.ask("moment", { at }),
     });
@@ -69,6 +71,7 @@ class View {
       this.basis = basis;
     }
     this.rows = shownRows(grid, this.filter, this.columns);
+    if (this.isGrouped) this.rows = grouped(grid, this.rows);
     this.numRows = this.rows ? this.rows.length : grid.names.length;
     this.layout = measure(this.canvas.getContext("2d"), grid, this.columns);
     this.toolbar.update(frame, palette, this.stage);
@@ -95,9 +98,9 @@ class View {
   }
 
   paint() {
-    const { grid, layout, columns, rowAt, brushes, numRows, cursor } = this;
+    const { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped } = this;
     const hasFocus = this.canvas.getRootNode().activeElement === this.canvas;
-    draw(this.canvas, this.scroller, { grid, layout, columns, rowAt, brushes, numRows, cursor, hasFocus });
+    draw(this.canvas, this.scroller, { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped, hasFocus });
     this.el.dataset.seq = grid.frame.seq;
     this.el.dataset.rows = numRows;
     this.el.dataset.ready = "1";
@@ -112,6 +115,11 @@ class View {
     this.stage = name;
     this.refresh();
     this.ask("stage", { name });
+  }
+
+  chooseOrder(isGrouped) {
+    this.isGrouped = isGrouped;
+    this.refresh();
   }
 
   chooseFilter(text) {
