@@ -272,6 +272,18 @@ class TestWrongMask:
         assert "the number of tokens is a number, not '2'" in words(fault.check(fault.key, "2"))
         assert "not 1: count the tokens whose response_mask is 1 and should be 0" in words(fault.check(fault.key, 1))
 
+    def test_the_row_is_one_of_the_shorter_half(self) -> None:
+        tq, keys = TransferQueue(), [f"u_{i}_0" for i in range(6)]
+        for i, key in enumerate(keys):  # lengths 7 .. 2, each with a tool token but the shortest
+            tq.kv_put(key, "train", fields={"response_mask": torch.tensor([i == 5] + [True] * (6 - i)).long()})
+        batch = KVBatchMeta(keys=keys, tags=[{}] * 6, partition_id="train")
+        chosen = set()
+        for seed in range(30):
+            fault = train_the_tool(tq, batch, seed)
+            chosen.add(fault.key)
+            fault.mend()
+        assert chosen == {"u_2_0", "u_3_0", "u_4_0"}
+
     def test_a_batch_without_a_tool(self, tq: TransferQueue) -> None:
         with pytest.raises(LessonError, match="no tool has written"):
             train_the_tool(tq, KVBatchMeta(keys=["u0_1_0"], tags=[{}], partition_id="train"))

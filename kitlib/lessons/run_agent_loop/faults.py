@@ -134,13 +134,16 @@ class WrongMask:
 
 
 def train_the_tool(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> WrongMask:
-    """In one row that has a tool turn, overwrite response_mask with ones. Its copy, loss_mask, stays as it is."""
+    """In one row that has a tool turn, overwrite response_mask with ones. Its copy, loss_mask, stays as it is.
+
+    The row is one of the shorter half, so that a view of its tokens fits on a screen.
+    """
     assert batch.partition_id is not None, "the batch names no partition"
     masks = tq.kv_batch_get(list(batch.keys), batch.partition_id, ["response_mask"])["response_mask"].unbind()
-    with_tool = [i for i, mask in enumerate(masks) if not mask.all()]
+    with_tool = sorted((i for i, mask in enumerate(masks) if not mask.all()), key=lambda i: len(masks[i]))
     if not with_tool:
         raise LessonError("no row of the batch has a 0 in its response_mask: no tool has written in it")
-    chosen = random.Random(seed).choice(with_tool)
+    chosen = random.Random(seed).choice(with_tool[: (len(with_tool) + 1) // 2])
     fault = WrongMask(tq, batch.partition_id, batch.keys[chosen], masks[chosen])
     tq.kv_put(fault.key, fault.partition_id, fields={"response_mask": torch.ones_like(masks[chosen])})
     return fault
