@@ -106,11 +106,12 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
     going = evicted(s)
     chosen = [uid for uid in s.scene.settled if uid not in going][: s.needed]
     empty = [uid for uid in chosen if uid not in s.scene.rows_of and "_" not in uid]
-    if not empty or s.needed is None or len(chosen) < s.needed:
+    if not empty or s.needed is None:
         return
+    is_full = len(chosen) >= s.needed  # else more groups will come, and the batch need not be empty
     skipped = [uid for uid in empty if not _in_other(s, uid)]
     numbers = {"groups": len(chosen), "groups_without_rows": len(empty)}
-    if len(empty) == len(chosen) and skipped:
+    if len(empty) == len(chosen) and skipped and is_full:
         yield Finding(
             "all_groups_empty",
             "error",
@@ -127,7 +128,7 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
             "empty_group_skipped",
             "warning",
             f"{few(empty)} settled without a row and will be left out without a word: the batch has "
-            f"{some(len(chosen) - len(empty), 'group')} instead of {len(chosen)}.",
+            f"{some(max(len(chosen), s.needed) - len(empty), 'group')} instead of {max(len(chosen), s.needed)}.",
             "Set trainer.v1.sampler.sync_refill_failed_groups, and look at the agent-loop log of these prompts.",
             s.partition_id,
             tuple(empty),
