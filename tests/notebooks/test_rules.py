@@ -11,9 +11,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.notebooks.reading import NAMES, PATHS, is_exercise, read, solution_in
+from tests.notebooks.reading import NAMES, PATHS, ROOT, is_exercise, minutes_stated, read, solution_in
 
 MAX_CELLS, MAX_LINES = 59, 12
+LAST = 13  # the number of the last notebook: 00 to 13, without a gap
 ADDRESS = r"https?:|ftp:|\bwww\.|(?<![\w:/.])//[a-z0-9-]+\."
 FORBIDDEN_IN_CODE = {
     "an absolute path": r"""["'](/|~/|[A-Z]:\\)""",
@@ -43,7 +44,7 @@ def prose(notebook: Any) -> str:
 
 def test_there_are_notebooks_each_with_its_number() -> None:
     assert NAMES
-    assert len({name[:3] for name in NAMES}) == len(NAMES)
+    assert [name[:2] for name in NAMES] == [f"{number:02d}" for number in range(LAST + 1)]
     assert all(re.fullmatch(r"\d\d(_[a-z0-9]+){2,}", name) for name in NAMES)
 
 
@@ -111,6 +112,17 @@ def test_what_an_external_address_is_not(text: str) -> None:
 def test_links_lead_to_notebooks_that_exist(path: Path, notebook: Any) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", prose(notebook)):
         assert (path.parent / target).exists(), target
+
+
+def test_the_end_leads_to_the_next_notebook(path: Path, notebook: Any) -> None:
+    following = PATHS[PATHS.index(path) + 1 :][:1]
+    assert all(f"]({one.name})" in prose(notebook).split("**Left out here:**")[-1] for one in following)
+
+
+def test_the_readme_lists_every_notebook_in_order_with_its_minutes() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d)\]\(notebooks/(\w+)\.ipynb\) \| .+\? \| (\d+) \|$", readme, re.M)
+    assert rows == [(path.stem[:2], path.stem, str(minutes_stated(read(path)))) for path in PATHS]
 
 
 def test_every_exercise_is_open_and_has_a_solution(notebook: Any) -> None:
