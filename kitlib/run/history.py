@@ -20,9 +20,9 @@ class RunHistory(Observer):
 
     def __init__(self, recorder: Recorder, timeline: TimelineRecorder) -> None:
         self.recorder, self.timeline = recorder, timeline
+        timeline.listeners.append(recorder.span)  # now: the first weights are sent before the run begins
 
     def on_fit_begin(self, trainer: PPOTrainer) -> None:
-        self.timeline.listeners.append(self.recorder.span)
         self.recorder.waiting = trainer.replay_buffer.why_waiting
 
     def on_fit_end(self, trainer: PPOTrainer) -> None:

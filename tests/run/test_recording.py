@@ -45,9 +45,10 @@ def test_a_run_is_recorded_and_every_call_is_signed(tmp_path: Path) -> None:
     assert "16 rows  n 4  mean reward" in group_board(moment, config=recording.config).text(200)
     assert "last written by generate_sequences, cleared" in provenance(recording, "rm_scores").headline
     assert "times as much" in byte_ledger(recording).headline
-    assert recording.timeline().lanes == ("driver", "rank-0", "server-0")
     whole = recording.timeline()
-    assert f"{whole.headline}" in (tmp_path / "timeline.html").read_text(), "as the run has drawn it"
+    assert whole.lanes == ("driver", "rank-0", "server-0")
+    assert sum(span.name == "update_weights" for span in whole.spans) == 3, "once before the first step"
+    assert whole.headline in (tmp_path / "timeline.html").read_text(), "as the run has drawn it"
     assert recording.failure == ""
     for stage in ("compute_old_log_prob", "compute_advantage", "update_actor"):
         assert stage_card(stage, recording.config, events=recording).text(400).count("as in the contract") == 2
