@@ -122,7 +122,7 @@ def uid_column(s: Situation) -> Iterator[Finding]:
     rows = [row for row in s.readable_rows if row.is_readable]
     column = s.read("uid", rows)
     read = [row for row in rows if row.key in column]
-    wrong = [row for row in read if column[row.key] != row.uid]
+    wrong = [row for row in read if str(column[row.key]) != row.uid]
     if not wrong:
         return
     by_uid = len({str(column[row.key]) for row in read})

@@ -7,7 +7,7 @@ Fields that a stage in between still writes are not missed yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -217,7 +217,7 @@ def _dims(s: Situation, row: Row, field: str) -> int | None:
 
 
 def _has_image(messages: object) -> bool:
-    if not isinstance(messages, Iterable) or isinstance(messages, str):
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
         return False
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
