@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from kitlib.lessons.update_actor import (
     numbers,
     run_two_ranks,
 )
+from kitlib.lessons.update_actor.faults import FAULTS
 from kitlib.trainer.task_runner import TaskRunner
 from kitlib.transfer_queue import KVBatchMeta, padded
 
@@ -51,7 +53,9 @@ class TestMoving:
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0])
     ratio = torch.tensor([1.5, 0.5, 1.5, 0.5, 1.1])
 
-    @pytest.mark.parametrize("answer", [{1, 2, 4}, [4, 2, 1]])
+    @pytest.mark.parametrize(
+        "answer", [{1, 2, 4}, [4, 2, 1], torch.tensor([1, 2, 4]), np.array([1, 2, 4]), {1.0, 2, 4}]
+    )
     def test_right(self, answer: Any) -> None:
         assert check_moving(answer, self.advantages, self.ratio).ok is True
 
@@ -68,6 +72,9 @@ class TestMoving:
             ({1, 2, 7}, "there is no token 7"),
             (2, "a set of token numbers"),
             ({"1"}, "a set of token numbers"),
+            ("124", "a set of token numbers"),
+            ([False, True, True, False, True], "a set of token numbers"),
+            ({}, "token 1 moves"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:
@@ -80,6 +87,7 @@ class TestAggregation:
 
     def test_right(self) -> None:
         assert check_aggregation(1.5, 3, 2.0, self.losses, self.mask).ok is True
+        assert check_aggregation(np.float32(1.5), np.int64(3), torch.tensor([2.0]), self.losses, self.mask).ok is True
 
     def test_open(self) -> None:
         assert check_aggregation(1.5, ..., 2.0, self.losses, self.mask).ok is None
@@ -117,6 +125,7 @@ class TestFirstLoss:
         look = dry_run(*run)
         assert check_first_loss(look["pg_loss"], look["ppo_kl"], *run).ok is True
         assert check_first_loss(torch.tensor(truth[2]), 0, *run).ok is True
+        assert check_first_loss(np.float32(truth[2]), np.int64(0), *run).ok is True
         assert check_first_loss(..., 0.0, *run).ok is None
 
     def test_wrong(self, run: Any, truth: Any) -> None:
@@ -126,13 +135,16 @@ class TestFirstLoss:
             "the sign": -true,
             "tokens of the tool count": -float((advantages * mask).sum()) / num_tokens,
             "the padding counts": -float((advantages * mask).mean()),
+            "the sum over the trained tokens, which is not divided": -float((advantages * mask).sum()),
             "a long answer has more of them": 0.0,
             "start from the advantages": true * 3 + 1,
         }
         for mistake, answer in planted.items():
             assert mistake in said(check_first_loss(answer, 0.0, *run)).replace("\n", " ")
         assert "nothing has changed yet" in said(check_first_loss(true, 0.1, *run))
-        assert "pg_loss is a number" in said(check_first_loss("0.3", 0.0, *run))
+        assert "pg_loss is one number, not '0.3'" in said(check_first_loss("0.3", 0.0, *run))
+        assert "pg_loss is one number, not a tensor of shape [32, " in said(check_first_loss(advantages, 0.0, *run))
+        assert "ppo_kl is one number" in said(check_first_loss(true, None, *run))
 
 
 class TestLooking:
@@ -202,7 +214,11 @@ class TestBrokenUpdates:
         truth = [cases.reveal(letter) for letter in "ABCD"]
         assert cases.check(*truth).ok is True
         assert cases.check(..., *truth[1:]).ok is None
+        assert cases.check([truth[0]], f" {truth[1]} ", truth[2].upper(), truth[3]).ok is True
+        assert cases.check(*(FAULTS[name][0] for name in truth)).ok is True  # the fields that are spoilt
         assert "'masks' is none of mask" in said(cases.check("masks", *truth[1:]))
+        assert "['mask', 'sign'] is none of mask" in said(cases.check(["mask", "sign"], *truth[1:]))
+        assert "one fault for each of A, B, C, D, not 3" in said(cases.check(*truth[:3]))
         evidence = {
             "mask": "the gradient would be 0",
             "shift": "ppo_kl and pg_clipfrac would be far from 0",
@@ -243,6 +259,12 @@ OWN_LOSSES = {
     "the advantages are missing": lambda kw: averaged(-ratio(kw), kw),
     "no gradient reaches log_prob": lambda kw: averaged(-kw["advantages"] * ratio(kw).detach(), kw),
     "two micro-batches do not add up": lambda kw: averaged(-kw["advantages"] * ratio(kw), kw),
+    "right for token-mean, but the same for every other average": lambda kw: agg_loss(
+        -kw["advantages"] * ratio(kw), kw["response_mask"], "token-mean", **kw["config"].global_batch_info
+    ),
+    "right on one GPU, but too small on two": lambda kw: averaged(
+        -kw["advantages"] * ratio(kw), kw, **kw["config"].global_batch_info | {"dp_size": 1}
+    ),
     "your loss raised ZeroDivisionError": lambda kw: 1 / 0,
     "must be one number": lambda kw: -kw["advantages"] * ratio(kw),
     "on the toy batch it gives": lambda kw: averaged(-2 * kw["advantages"] * ratio(kw), kw),
@@ -268,6 +290,11 @@ class TestOwnLoss:
     @pytest.mark.parametrize("mistake", OWN_LOSSES)
     def test_wrong(self, check: Any, mistake: str) -> None:
         assert mistake in said(check(OWN_LOSSES[mistake]))
+
+    def test_the_loss_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for returned in (lambda **kw: (-kw["advantages"] * ratio(kw)).mean(), lambda **kw: None):
+            monkeypatch.setitem(POLICY_LOSS_REGISTRY, "own", returned)
+            assert "return two things" in said(check_policy_loss("own"))
 
     def test_not_registered(self) -> None:
         assert "nothing" not in POLICY_LOSS_REGISTRY

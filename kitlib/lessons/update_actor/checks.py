@@ -5,7 +5,7 @@ The first two judge toy numbers that the notebook makes, the third one the batch
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,10 @@ from torch import Tensor
 from kitlib.algos.aggregation import agg_loss
 from kitlib.algos.policy_loss import LossConfig, compute_policy_loss_vanilla
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.plain_checks import number_of, whole_number_of
 from kitlib.transfer_queue import KVBatchMeta, padded
 
 CLOSE = 0.006  # a number rounded to two digits is right
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def close(said: float, true: float) -> bool:
@@ -31,9 +28,10 @@ def check_moving(answer: Any, advantages: Tensor, ratio: Tensor) -> Answer:
     """Which tokens have a gradient under the clipped loss? `answer`: the set of their numbers, counted from 0."""
     if unanswered(answer):
         return open_answer()
-    if not isinstance(answer, set | frozenset | list | tuple) or not all(type(token) is int for token in answer):
+    said = _tokens_of(answer)
+    if said is None:
         return mistakes([f"the answer is a set of token numbers, such as {{0, 3}}, not {answer!r}"])
-    said, tokens = set(answer), range(len(ratio))
+    tokens = range(len(ratio))
     if outside := sorted(said - set(tokens)):
         return mistakes([f"there is no token {outside[0]}: they are numbered from 0 to {len(ratio) - 1}"])
     moving = moving_tokens(advantages, ratio)
@@ -45,6 +43,15 @@ def check_moving(answer: Any, advantages: Tensor, ratio: Tensor) -> Answer:
     if wrong:
         return mistakes(wrong)
     return right("a clip stops only a token that has already gone far enough in the direction of its advantage")
+
+
+def _tokens_of(answer: Any) -> set[int] | None:
+    """The token numbers of a set, list, array or tensor; None if it is something else."""
+    items = answer.tolist() if hasattr(answer, "tolist") else answer
+    if (isinstance(items, str | Mapping) and items) or not isinstance(items, Iterable):
+        return None
+    tokens = [whole_number_of(item) for item in items]
+    return None if None in tokens else {token for token in tokens if token is not None}
 
 
 _INSIDE = "its ratio lies inside the range, so nothing is clipped"
@@ -80,9 +87,10 @@ def check_aggregation(token_mean: Any, sum_of_rows: Any, mean_of_rows: Any, loss
     if unanswered(*answers.values()):
         return open_answer()
     wrong = []
-    for mode, said in answers.items():
-        if not is_number(said):
-            wrong.append(f"{mode}: the answer is a number, not {said!r}")
+    for mode, answer in answers.items():
+        said = number_of(answer)
+        if said is None:
+            wrong.append(f"{mode}: the answer is a number, not {answer!r}")
         elif not close(said, true := float(agg_loss(losses, mask, mode))):
             wrong.append(f"{mode}: {_wrong_average(mode, said, true, losses, mask)}")
     if wrong:
@@ -115,16 +123,15 @@ def check_first_loss(pg_loss: Any, ppo_kl: Any, trainer: Any, batch: KVBatchMeta
     """What the first update of a batch prints, with token-mean: worked out from advantages and response_mask."""
     if unanswered(pg_loss, ppo_kl):
         return open_answer()
-    pg_loss, ppo_kl = (_plain(value) for value in (pg_loss, ppo_kl))
-    for name, said in (("pg_loss", pg_loss), ("ppo_kl", ppo_kl)):
-        if not is_number(said):
-            return mistakes([f"{name} is a number, not {said!r}"])
+    loss, kl = number_of(pg_loss), number_of(ppo_kl)
+    if loss is None or kl is None:
+        return mistakes([_no_number("pg_loss", pg_loss) if loss is None else _no_number("ppo_kl", ppo_kl)])
     data = trainer.pull(batch, "advantages", "response_mask")
     advantages, mask = padded(data["advantages"]), padded(data["response_mask"])
     wrong = []
-    if not close(pg_loss, true := -float((advantages * mask).sum() / mask.sum())):
-        wrong.append(f"pg_loss: {_wrong_loss(pg_loss, true, advantages, mask, data)}")
-    if not close(ppo_kl, 0.0):
+    if not close(loss, true := -float((advantages * mask).sum() / mask.sum())):
+        wrong.append(f"pg_loss: {_wrong_loss(loss, true, advantages, mask, data)}")
+    if not close(kl, 0.0):
         wrong.append("ppo_kl compares the policy with the one that gave old_log_probs, and nothing has changed yet")
     if wrong:
         return mistakes(wrong)
@@ -139,6 +146,8 @@ def _wrong_loss(said: float, true: float, advantages: Tensor, mask: Tensor, data
         return "the tokens of the tool count in your mean; only those with a 1 in response_mask are trained"
     if close(abs(said), abs(float((advantages * mask).mean()))):
         return "the padding counts in your mean"
+    if close(abs(said), abs(float((advantages * mask).sum()))):
+        return "this is the sum over the trained tokens, which is not divided yet"
     if close(said, 0.0):
         return (
             "the advantages of a group add up to 0 over its ANSWERS; here the mean is over TOKENS, and a long answer "
@@ -147,5 +156,6 @@ def _wrong_loss(said: float, true: float, advantages: Tensor, mask: Tensor, data
     return "start from the advantages: with a ratio of 1 the loss of a token is minus its advantage"
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+def _no_number(name: str, said: Any) -> str:
+    shape = f"a tensor of shape {list(said.shape)}" if isinstance(said, Tensor) else repr(said)
+    return f"{name} is one number, not {shape}"

@@ -22,6 +22,7 @@ from torch import Tensor
 from kitlib.inspector import View
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.expect import LessonError
+from kitlib.lessons.plain_checks import name_of
 from kitlib.lessons.update_actor.looking import Look, dry_run, numbers
 from kitlib.transfer_queue import KVBatchMeta, jagged
 
@@ -80,11 +81,14 @@ class BrokenUpdates:
         """The faults of A, B, C and D, in this order."""
         if unanswered(*answers):
             return open_answer()
-        if unknown := [answer for answer in answers if answer not in FAULTS]:
+        names = [_fault_meant(answer) for answer in answers]
+        if unknown := [answer for answer, name in zip(answers, names, strict=True) if name not in FAULTS]:
             return mistakes([f"{unknown[0]!r} is none of {', '.join(FAULTS)}"])
+        if len(names) != len(self._fault):
+            return mistakes([f"one fault for each of {', '.join(self._fault)}, not {len(names)}"])
         wrong = [
             f"{letter} is not {said!r}: {self._evidence(letter, said)}"
-            for letter, said in zip(self._fault, answers, strict=True)
+            for letter, said in zip(self._fault, names, strict=True)
             if said != self._fault[letter]
         ]
         return mistakes(wrong) if wrong else right("each fault leaves its own trace, and none of them raises an error")
@@ -102,6 +106,12 @@ class BrokenUpdates:
                 f"and here they are {_factor(look, sound, 'pg_loss')} and {_factor(look, sound, 'grad_norm')}"
             )
         return "a wrong sign would turn the sign of pg_loss around and leave grad_norm and ppo_kl as they are"
+
+
+def _fault_meant(answer: Any) -> str:
+    """The name of a fault, also by the field that it spoils."""
+    name = name_of(answer).lower()
+    return next((fault for fault, (field, _) in FAULTS.items() if name == field), name)
 
 
 def _factor(look: Look, sound: Look, name: str) -> str:
