@@ -1,18 +1,24 @@
-"""Makes the pictures of the README from a real step: python docs/make_pictures.py (needs chromium on the PATH).
+"""Makes the pictures of the README from a real step: python docs/make_pictures.py
 
-A step of the shipped demo runs up to the old log-probs; then one row loses its reward, and the presence view says so.
+Needs chromium on the PATH, and the extras notebooks and dev. A step of the shipped demo runs up to the old log-probs;
+then one row loses its reward, and the presence view says so; so does the widget, in a JupyterLab of its own.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from kitlib import TaskRunner, load_config, presence
 from kitlib.inspector import View
 from kitlib.transfer_queue import QueueProtocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.browser.grid import Grid
+from tests.browser.lab import CHROMIUM_FLAGS, Lab, Notebook, chromium
 
 HERE = Path(__file__).parent
 PAGE = '<html><body style="margin:16px;background:#fff;color:#1f2328;font-family:sans-serif">{}</body></html>'
@@ -57,5 +63,41 @@ def screenshot(view: View, path: Path, size: str) -> None:
         subprocess.run([browser, *flags, f"--screenshot={path}", page.as_uri()], check=True, capture_output=True)
 
 
+RUN_A_STEP = """
+from docs.make_pictures import lose_field
+from kitlib import TaskRunner, load_config
+from kitlib.inspector.widgets import Inspector
+config = load_config(["trainer.logger=[]"])
+trainer = TaskRunner().start(config)
+trainer.begin_step(1)
+trainer.prepare_step()
+batch = trainer.compute_old_log_prob(trainer.balance_batch(trainer.sample()))
+lose_field(trainer.tq, next(iter(trainer.tq.kv_list("train")["train"])), "rm_scores")
+"""
+
+
+def picture_of_the_widget(path: Path) -> None:
+    """The widget beside the same step, rows of a uid together, the group board open."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        lab = Lab(Path(folder))
+        try:
+            browser = playwright.chromium.launch(executable_path=chromium(), headless=True, args=CHROMIUM_FLAGS)
+            notebook = Notebook(lab, browser, "step")
+            notebook.run(RUN_A_STEP)
+            notebook.run("Inspector(trainer.tq, stage='compute_advantage', config=config, height=330)")
+            grid = Grid(notebook)
+            grid.shows(128)
+            grid.root.get_by_role("button", name="by uid").click()
+            grid.tab("groups").click()
+            grid.says("panel", "groups teach")
+            grid.root.screenshot(path=path)
+            browser.close()
+        finally:
+            lab.close()
+
+
 if __name__ == "__main__":
     screenshot(view_of_a_lost_reward(), HERE / "presence.png", "1300,400")
+    picture_of_the_widget(HERE / "widget.png")
