@@ -188,8 +188,9 @@ class ReplayBuffer:
         """Clear the markers and name the rows. The order of rows is the queue's, not that of the prompts."""
         keys = view.keys_of(uids)
         if not keys and view.partition_id != "val":
+            chosen = "1 chosen prompt has" if len(uids) == 1 else f"{len(uids)} chosen prompts have"
             raise SampleError(
-                f"the {len(uids)} prompts chosen from partition {view.partition_id!r} have no trajectory row "
+                f"the {chosen} no trajectory row in partition {view.partition_id!r} "
                 f"({view.counts()}; {len(view.rows)} other rows there): every session failed or stored nothing. The "
                 "log of the agent loop has the exceptions; trainer.v1.sampler.sync_refill_failed_groups=true replaces "
                 "such groups."

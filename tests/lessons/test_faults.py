@@ -236,6 +236,15 @@ def test_a_prompt_marker_is_no_healthy_row(tq: TransferQueue, batch: KVBatchMeta
     assert "is a prompt marker" in said[0]
 
 
+def test_a_uid_is_no_key(tq: TransferQueue, batch: KVBatchMeta) -> None:
+    fault = faults.lose_field(tq, batch)
+    tq.kv_put(key="abcdefgh-1234_0_0", partition_id="train", tag={"status": "success"})
+    for uid in ("abcdefgh-1234", "abcd"):
+        said = fault.check(uid, fault.truth["field"]).says
+        assert f"{uid} is the uid of a whole group: which of its rows is it?" in said[0]
+    assert "no partition has a key 'abcdex'" in fault.check("abcdex", fault.truth["field"]).says[0]
+
+
 def test_names_may_stand_in_a_list(tq: TransferQueue, batch: KVBatchMeta) -> None:
     fault = faults.lose_field(tq, batch)
     assert fault.check([fault.key], {f" {fault.truth['field']}"}).ok is True

@@ -112,7 +112,7 @@ def test_waiting_for_more_prompts_than_there_are_is_an_error_with_the_counts(tq:
 
 def test_a_batch_without_any_row_is_an_error_and_keeps_the_markers(tq: TransferQueue) -> None:
     marker(tq, "a", "failure")
-    with pytest.raises(SampleError, match="no trajectory row"):
+    with pytest.raises(SampleError, match="the 1 chosen prompt has no trajectory row"):
         ReplayBuffer(tq).sample(1, "train", batch_size=1)
     assert "a" in tq.kv_list("train")["train"]
 

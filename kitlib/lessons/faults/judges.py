@@ -103,9 +103,18 @@ def _whole(tq: QueueProtocol, said: str, *others: str) -> str | None:
     return next((key for key in known if said in (key, short.key(key))), None)
 
 
+def _uids(tq: QueueProtocol) -> set[str]:
+    """The uids of all rows, as they are and as short as in the views."""
+    known = _known(tq)
+    uids, short = {uid_of(key) for key in known if is_trajectory_key(key)}, ShortNames(known)
+    return uids | {short.uid(uid) for uid in uids}
+
+
 def _about(tq: QueueProtocol, said: str, healthy: str) -> str:
     """What a wrong key is."""
     key = _whole(tq, said)
+    if key is None and said in _uids(tq):
+        return f"{said} is the uid of a whole group: which of its rows is it? A key is {{uid}}_{{session_id}}_{{index}}"
     if key is None:
         return f"no partition has a key {said!r}: a key is {{uid}}_{{session_id}}_{{index}}"
     if not is_trajectory_key(key) and any(tags.get(key, {}).get("is_prompt") for tags in tq.kv_list().values()):
