@@ -61,11 +61,12 @@ def uneven_groups(s: Situation) -> Iterator[Finding]:
                 large[uid] = (num, want)
         if not large:
             continue
+        said = few([f"{uid} has {num} sessions instead of {want}" for uid, (num, want) in large.items()])
         keys = _names(s, list(large)) if mine else tuple(k for uid in large for k in keys_of(scene.rows_of[uid]))
         yield Finding(
             "uneven_groups",
             "warning",
-            f"{_list(large)} in {name}: more than the config asks for. Two prompts share a uid, or old rows of the "
+            f"In {name} {said}. Two prompts share a uid, or old rows of the "
             "prompt were not cleared before it ran again.",
             "Give every prompt a uid of its own (str(uuid4())), and clear the rows of a prompt before you submit it "
             "again.",

@@ -29,7 +29,8 @@ def padding_tag_missing(s: Situation) -> Iterator[Finding]:
             "padding_tag_missing",
             "error",
             f"{few(keys_of(bare))} {verb(len(bare), 'is a padding row', 'are padding rows')} without the tag "
-            "is_padding: metrics count it as a real answer of length 1 with reward 0.",
+            f"is_padding: metrics count {verb(len(bare), 'it as a real answer', 'them as real answers')} of length 1 "
+            "with reward 0.",
             "Put the tag is_padding=True on these keys (kv_batch_put with tags only keeps their fields).",
             s.partition_id,
             keys_of(bare),
@@ -52,7 +53,7 @@ def padding_mask_one(s: Situation) -> Iterator[Finding]:
         yield Finding(
             "padding_mask_one",
             "error",
-            f"{few(fields)} of {few(list(bad))} {verb(len(bad), 'is', 'are')} not 0: the padding takes part in the "
+            f"{few(fields)} of {few(list(bad))} {verb(len(fields), 'is', 'are')} not 0: the padding takes part in the "
             "loss and in its denominator.",
             "Write a mask of zeros on padding rows.",
             s.partition_id,

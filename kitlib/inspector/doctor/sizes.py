@@ -34,6 +34,7 @@ RESPONSE_FIELDS = (
 )
 SEQUENCE_FIELDS = ("input_ids", "position_ids", "log_probs")
 EITHER_FIELDS = ("values", "entropy")
+TAGGED = (("prompt_len", "prompts"), ("response_len", "responses"), ("seq_len", "input_ids"))
 
 
 def length_mismatch(s: Situation) -> Iterator[Finding]:
@@ -173,20 +174,20 @@ def tag_mismatch(s: Situation) -> Iterator[Finding]:
     if not rows:
         return
     wrong: dict[str, list[Row]] = {}
-    for tag, field in (("prompt_len", "prompts"), ("response_len", "responses"), ("seq_len", "input_ids")):
+    for tag, field in TAGGED:
         said = np.array([ABSENT if (v := whole(row.tag.get(tag))) is None else v for row in rows])
         for row, differs in zip(rows, _differs(said, lengths(s, rows, field)).tolist(), strict=True):
             if differs:
                 wrong.setdefault(row.key, []).append(row)
     if wrong:
         first = next(iter(wrong.values()))[0]
+        pairs = [(tag, whole(first.tag.get(tag)), field, _length(s, first, field)) for tag, field in TAGGED]
+        said = [f"{tag} {own}, {field} {length}" for tag, own, field, length in pairs if own not in (None, length)]
         yield Finding(
             "tag_mismatch",
             "warning",
-            f"The lengths in the tag of {few(list(wrong))} are not those of the fields: response_len "
-            f"{first.tag.get('response_len')}, responses {_length(s, first, 'responses')}, seq_len "
-            f"{first.tag.get('seq_len')}, input_ids {_length(s, first, 'input_ids')} in {first.key}. Balancing trusts "
-            "the tag.",
+            f"The lengths in the tag of {few(list(wrong))} are not those of the fields: {'; '.join(said)} in "
+            f"{first.key}. Balancing trusts the tag.",
             "Write the tag from the row that is stored.",
             s.partition_id,
             tuple(wrong),
