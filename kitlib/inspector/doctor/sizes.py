@@ -182,11 +182,11 @@ def tag_mismatch(s: Situation) -> Iterator[Finding]:
     if wrong:
         first = next(iter(wrong.values()))[0]
         pairs = [(tag, whole(first.tag.get(tag)), field, _length(s, first, field)) for tag, field in TAGGED]
-        said = [f"{tag} {own}, {field} {length}" for tag, own, field, length in pairs if own not in (None, length)]
+        differ = [f"{tag} {own}, {field} {length}" for tag, own, field, length in pairs if own not in (None, length)]
         yield Finding(
             "tag_mismatch",
             "warning",
-            f"The lengths in the tag of {few(list(wrong))} are not those of the fields: {'; '.join(said)} in "
+            f"The lengths in the tag of {few(list(wrong))} are not those of the fields: {'; '.join(differ)} in "
             f"{first.key}. Balancing trusts the tag.",
             "Write the tag from the row that is stored.",
             s.partition_id,
