@@ -24,6 +24,7 @@ from kitlib.inspector.doctor.situation import Situation, stage_name
 from kitlib.inspector.doctor.values import QueueValues
 from kitlib.inspector.judgement import check_stage
 from kitlib.inspector.recording import Moment, Recording, open_recording
+from kitlib.inspector.scene import newest_recording
 from kitlib.inspector.source import snapshot_of
 from kitlib.transfer_queue import load_snapshot
 
@@ -46,7 +47,8 @@ def doctor(
 ) -> Report:
     """Examine a queue.
 
-    target:       a queue, a QueueSnapshot, a Recording or a Moment, or the path of a snapshot, a recording or a case.
+    target:       a queue, a QueueSnapshot, a Recording or a Moment, or the path of a snapshot, a recording, a run
+        folder (the newest recording in it) or a case.
     stage:        the stage about to run (a name of kitlib.contract.STAGES, or "resume"); None: guessed from the queue.
     mode, config: the trainer's mode and settings; the config decides what is needed. None: what would depend on it is
         taken from the queue or left out.
@@ -109,7 +111,7 @@ def look_at(target: Any) -> tuple[Any, Situation]:
 
 def _open(path: Path) -> tuple[Any, Situation]:
     if path.is_dir():
-        return look_at(open_recording(path))
+        return look_at(open_recording(newest_recording(path)))
     if path.suffix == ".json":
         situation = situation_of(read_case(path))
         return situation.snapshot, situation

@@ -87,6 +87,12 @@ def test_a_stall_that_is_not_the_fault_of_the_queue(tmp_path: Path, stage: str, 
         assert "No row has been written since update_weights began" in found[0].says and len(found[0].keys) == 4
 
 
+def test_the_folder_of_a_run_is_enough(tmp_path: Path) -> None:
+    recorded(tmp_path / "run" / "recording", "update_weights", False)
+    for folder in (tmp_path / "run" / "recording", tmp_path / "run"):
+        assert doctor(folder).of("stalled_elsewhere")
+
+
 def test_what_a_recorded_sample_waits_for(tmp_path: Path) -> None:
     """The stage need not be told: the recording knows that sample waits, and for whom."""
     raw, uid = unfinished()
