@@ -165,8 +165,10 @@ _ALL_STAGES = (
             "trainer.v1.sampler.max_off_policy_strategy",
             "trainer.v1.sampler.sync_refill_failed_groups",
             "trainer.v1.separate_async.parameter_sync_step",
+            "trainer.v1.sampler.custom_sampler.path",
             "algorithm.filter_groups.enable",
             "algorithm.filter_groups.metric",
+            "algorithm.filter_groups.max_inflight_gen_batches",
         ),
     ),
     Stage(
