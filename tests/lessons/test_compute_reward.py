@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,8 @@ from kitlib.inspector.doctor import doctor
 from kitlib.lessons import Answer, Fault
 from kitlib.lessons.compute_reward import (
     ScoringServer,
+    check_num_requests,
+    check_position,
     check_rule,
     check_scores,
     count_requests,
@@ -52,7 +55,8 @@ class TestScores:
 
     def test_right(self) -> None:
         assert self.check(SCORES).ok is True
-        assert self.check([bool(score) for score in SCORES]).ok is True
+        for answer in (tuple(SCORES), torch.tensor(SCORES), np.array(SCORES, dtype=float), [bool(s) for s in SCORES]):
+            assert self.check(answer).ok is True
 
     @pytest.mark.parametrize("answer", [..., [..., *SCORES[1:]]])
     def test_open(self, answer: Any) -> None:
@@ -75,7 +79,7 @@ class TestScores:
         assert f"{TEXTS[position]!r} {mistake}" in words(self.check(wrong))
         assert len(self.check(wrong).says) == 1
 
-    @pytest.mark.parametrize("answer", [[1, 0], 1, {0, 1}])
+    @pytest.mark.parametrize("answer", [[1, 0], 1, {0, 1}, "1010001", list("1010001")])
     def test_no_list(self, answer: Any) -> None:
         assert "a list of 7 numbers" in words(self.check(answer))
 
@@ -88,6 +92,19 @@ class TestRule:
 
         assert check_rule(careful).ok is True
         assert check_rule(compute_score).ok is True
+
+    @pytest.mark.parametrize(
+        "dress",
+        [
+            lambda score: {"score": score, "acc": score},
+            bool,
+            torch.tensor,
+            np.float32,
+            lambda score: 2 * score - 1,  # a wrong answer costs
+        ],
+    )
+    def test_right_in_another_dress(self, dress: Any) -> None:
+        assert check_rule(lambda *args, **kwargs: dress(compute_score(*args, **kwargs))).ok is True
 
     def test_open(self) -> None:
         assert check_rule(lambda data_source, solution_str, ground_truth, extra_info=None: ...).ok is None
@@ -109,6 +126,11 @@ class TestRule:
             (lambda text, truth: "=" + truth in text, "'12+59=71' gets 1: there is no #### before it"),
             (lambda text, truth: 1.0, "'' gets 1: there is no answer"),
             (lambda text, truth: 0.0, "'####71' gets 0: this is the right answer"),
+            (
+                lambda text, truth: text.rpartition("####")[2] == truth and 1.0,
+                "'#### 71' gets 0: this is the right answer",
+            ),
+            (lambda text, truth: {"acc": 1.0}, "it returned {'acc': 1.0}: a score is a finite number, or a dictionary"),
             (lambda text, truth: None, "it returned None: a score is a finite number"),
             (lambda text, truth: math.nan, "it returned nan: a score is a finite number"),
             (lambda text, truth: float(text.rpartition("####")[2] == truth) or 1 / 0, "it raised ZeroDivisionError"),
@@ -119,9 +141,59 @@ class TestRule:
         answer = check_rule(lambda data_source, solution_str, ground_truth, extra_info: rule(solution_str, "71"))
         assert mistake in words(answer)
 
+    def test_a_rule_for_one_prompt_only(self) -> None:
+        def constant(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:
+            return compute_score(data_source, solution_str, "71")
+
+        assert words(check_rule(constant)) == (
+            "'####708' gets 0: the result is in ground_truth; it is not 71 for every prompt"
+        )
+
     def test_the_cases_are_those_of_the_shipped_rule(self) -> None:
         for text, is_right, _ in CASES:
             assert compute_score("kitlib/sum_tool", text, "71") == is_right
+
+
+ROW = {"prompts": torch.zeros(9), "responses": torch.zeros(5), "rm_scores": torch.tensor([0, 0, 0, 0, 1.0])}
+
+
+class TestPosition:
+    @pytest.mark.parametrize("answer", [4, 4.0, torch.tensor(4), np.int64(4)])
+    def test_right(self, answer: Any) -> None:
+        assert check_position(answer, ROW).ok is True
+
+    def test_open(self) -> None:
+        assert check_position(..., ROW).ok is None
+
+    @pytest.mark.parametrize(
+        ("answer", "mistake"),
+        [
+            (5, "positions begin with 0"),
+            (0, "when the answer is complete"),
+            (13, "no number for the tokens of the prompt"),
+            (14, "no number for the tokens of the prompt, and positions begin with 0"),
+            (3, "its last token included"),
+            (2, "too small"),
+            ("4", "the answer is a number"),
+        ],
+    )
+    def test_wrong(self, answer: Any, mistake: str) -> None:
+        assert mistake in words(check_position(answer, ROW))
+
+
+class TestNumRequests:
+    def test_right(self) -> None:
+        assert check_num_requests(3, "down", num_retries=2).ok is True
+
+    def test_open(self) -> None:
+        assert check_num_requests(..., "down", num_retries=2).ok is None
+
+    @pytest.mark.parametrize(
+        ("answer", "mistake"),
+        [(2, "a retry comes after the first try"), (1, "may pass"), (0, "asked all the same"), (4, "one too many")],
+    )
+    def test_wrong(self, answer: int, mistake: str) -> None:
+        assert mistake in words(check_num_requests(answer, "down", num_retries=2))
 
 
 @pytest.fixture
