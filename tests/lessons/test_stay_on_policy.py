@@ -262,6 +262,8 @@ class TestFalseVersion:
         assert "its tag says v0, and old weights wrote it" in words(fault.check(other))
         assert "server and trainer agree to 1e-06" in words(fault.check("bbbb1_0_0"))
         assert "the batch has no row 'bbbb1'" in words(fault.check("bbbb1"))
+        too_short = fault.key.replace("aaaa1", "")
+        assert f"2 rows of the batch begin like {too_short!r}" in words(fault.check(too_short))
 
     def test_rows_of_one_version_cannot_lie(self, tq: TransferQueue, batch: KVBatchMeta) -> None:
         new = batch.select_keys(["bbbb1_0_0", "bbbb1_1_0"])

@@ -43,10 +43,12 @@ def plant_false_version(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) ->
 
 def _mistakes(said: str, key: str, batch: KVBatchMeta, newest: int, gaps: dict[str, float]) -> list[str]:
     meant = [name for name in batch.keys if _matches(said, name)]
-    if key in meant:
+    if meant == [key]:
         return []
     if not meant:
         return [f"the batch has no row {said!r}"]
+    if len(meant) > 1:
+        return [f"{len(meant)} rows of the batch begin like {said!r}: write as much of the uid as the views do"]
     tag = batch.tags[batch.keys.index(meant[0])]
     if tag["min_global_steps"] < newest:
         return [f"{said} does not lie: its tag says v{tag['min_global_steps']}, and old weights wrote it"]
