@@ -9,8 +9,11 @@ import pytest
 from kitlib.inspector import View, staleness
 from kitlib.inspector.staleness_view import versions_spanned
 from kitlib.replay_buffer.prompts import staleness as sampler_staleness
+from kitlib.trainer.metrics import staleness_metrics
 from tests.inspector.queues import partition, snapshot, tag
 from tests.inspector.reading import assert_same_facts
+
+NEWEST, OLDEST = (f"training/off_policy/trajectory_staleness{end}/mean" for end in ("", "_worst"))
 
 
 def marker(status: str, step: int) -> dict[str, Any]:
@@ -64,9 +67,46 @@ def test_rows_tell_the_weights_that_wrote_them() -> None:
     }
     view = staleness(snapshot(partition([*tags], tags=tags)), 9)
     assert lines(view) == [
-        ["v5..v8", "1", "4", "interrupted by 3 weight syncs", "a_1_0"],
-        ["v7", "1", "2", "one version", "a_0_0"],
+        ["v5..v8", "1", "0..3", "interrupted by 3 weight syncs", "a_1_0"],
+        ["v7", "1", "1", "one version", "a_0_0"],
         ["?", "1", "-", "no weight version in the tag", "a_2_0"],
     ]
-    assert "no marker; rows are up to 4 versions behind" in view.headline
-    assert "step taken from the tags" in staleness(snapshot(partition([*tags], tags=tags))).text(300)
+    assert "no marker; rows are up to 3 versions behind" in view.headline
+    assert "versions behind v8, the weights of this step; 0 is on policy" in view.html()
+
+
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_behind_is_the_staleness_of_the_metrics(step: int) -> None:
+    written = {"a_0_0": (1, 1), "a_1_0": (0, 1)}
+    tags = {key: tag(min_global_steps=oldest, max_global_steps=newest) for key, (oldest, newest) in written.items()}
+    behind = {line[0]: line[2] for line in lines(staleness(snapshot(partition([*tags], tags=tags)), step))}
+    metrics = {key: staleness_metrics([tags[key]], step) for key in tags}
+    of = {key: [f"{metrics[key][NEWEST]:.0f}", f"{metrics[key][OLDEST]:.0f}"] for key in tags}
+    assert behind == {"v1": of["a_0_0"][0], "v0..v1": "..".join(of["a_1_0"])}
+    assert of["a_0_0"][0] == of["a_0_0"][1] == str(step - 2)
+
+
+def test_without_a_step_the_newest_row_is_on_policy() -> None:
+    tags = {"a_0_0": tag(min_global_steps=4, max_global_steps=4), "a_1_0": tag(min_global_steps=3, max_global_steps=3)}
+    view = staleness(snapshot(partition([*tags], tags=tags)))
+    assert "step 5" in view.headline
+    assert [line[2] for line in lines(view)] == ["1", "0"]
+    assert "step taken from the tags" in view.text(300)
+    newest = snapshot(partition(["a_0_0"], tags=tags))
+    assert "all rows are on policy" in staleness(newest, 5).headline
+
+
+def test_rows_of_the_next_step() -> None:
+    """After the weight sync of a step, the async modes write rows for the next one."""
+    tags = {"a_0_0": tag(min_global_steps=5, max_global_steps=5)}
+    view = staleness(snapshot(partition([*tags], tags=tags)), 5)
+    assert lines(view)[0][2:4] == ["-1", "one version, newer than this step: v5 is for step 6"]
+
+
+def test_a_validation_reads_the_weights_of_its_own_step() -> None:
+    tags = {"a_0_0": tag(min_global_steps=5, max_global_steps=5)}
+    queue = snapshot(partition([*tags], partition_id="val", tags=tags))
+    for step in (5, None):
+        view = staleness(queue, step, partition_id="val")
+        assert "step 5" in view.headline
+        assert lines(view)[0][2] == "0"
