@@ -65,7 +65,7 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
-	$(INSTALL) -e '.[notebooks,dev]'
+	$(INSTALL) -e '.[notebooks,lora,dev]'
 	touch $@
 
 clean:  ## remove caches and builds
