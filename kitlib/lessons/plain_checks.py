@@ -157,7 +157,7 @@ def yes_or_no_of(answer: Any) -> bool | None:
 
 def numbers_of(answer: Any) -> list[float] | None:
     """The finite numbers of a list, tuple, range, array or tensor, in their order; True counts as 1. Else None."""
-    items = answer.tolist() if hasattr(answer, "tolist") else answer
+    items = answer.reshape(-1).tolist() if hasattr(answer, "reshape") else answer
     if not isinstance(items, list | tuple | range):
         return None
     values = [plain_number(item) for item in items]
@@ -170,7 +170,7 @@ def _is_finite(value: Any) -> bool:
 
 def whole_numbers_of(answer: Any) -> list[int] | None:
     """The whole numbers of a list, tuple, range, array or tensor in their order, those of a set sorted; else None."""
-    items = answer.tolist() if hasattr(answer, "tolist") else answer
+    items = answer.tolist() if hasattr(answer, "tolist") else [] if answer == {} else answer  # {}: see names_of
     if not isinstance(items, list | tuple | range | set | frozenset):
         return None
     numbers = [number_of(item) for item in items]

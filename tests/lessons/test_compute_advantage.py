@@ -113,7 +113,7 @@ class TestGae:
             ([0.8, 0.6, 0.4, 0.5], "this is for gamma = lam = 1"),
             ([0.5, 0.15, 0.28, 0.34], "in the order of the tokens, please"),
             ([0, 0, 0, 0.5], "not right at position 0, 1, 2"),
-            ([float("nan"), 0.28, 0.15, 0.5], "not right at position 0 "),
+            ([float("nan"), 0.28, 0.15, 0.5], "a list of 4 numbers, not [nan"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:

@@ -175,7 +175,7 @@ class TestWhatIsRead:
 
     def test_numbers_of_tensors_and_of_a_range(self) -> None:
         assert numbers_of([torch.tensor(1), np.float32(0.5)]) == [1.0, 0.5]
-        assert numbers_of(range(2)) == [0.0, 1.0]
+        assert numbers_of(torch.tensor([[0, 1]])) == numbers_of(range(2)) == [0.0, 1.0]
         assert numbers_of([]) == []
 
     @pytest.mark.parametrize("answer", [1, "12", {1, 2}, ["1"], [None], [[1]], [math.nan], [math.inf], {1: 2}])

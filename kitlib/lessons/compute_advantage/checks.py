@@ -15,6 +15,7 @@ from kitlib.algos import compute_advantage, compute_advantage_for_multi_trajecto
 from kitlib.inspector.render.wording import count
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.compute_advantage.toys import toy_columns
+from kitlib.lessons.plain_checks import numbers_of
 
 TOLERANCE = 0.02
 Wrong = Mapping[str, Callable[[], Tensor]]
@@ -121,26 +122,19 @@ def _sum_back(steps: Tensor, factor: float) -> Tensor:
 
 
 def _check(answer: Any, truth: Tensor, wrong: Wrong, hint: str) -> Answer:
-    if unanswered(answer) or (isinstance(answer, list | tuple) and unanswered(*answer)):
+    if unanswered(answer):
         return open_answer()
-    said = _numbers(answer)
-    if said is None:
+    numbers = numbers_of(answer)
+    if numbers is None:
         return mistakes([f"the answer is a list of {len(truth)} numbers, not {answer!r}"])
-    if len(said) != len(truth):
-        return mistakes([f"{count(len(said), 'number')} for {len(truth)}: give one for each"])
+    if len(numbers) != len(truth):
+        return mistakes([f"{count(len(numbers), 'number')} for {len(truth)}: give one for each"])
+    said = torch.tensor(numbers)
     if _same(said, truth):
         return right(", ".join(f"{value + 0.0:+.2f}" for value in truth.tolist()), hint)
     named = [sentence for sentence, lead in wrong.items() if _same(said, lead()) and not _same(truth, lead())]
     off = [str(number) for number, (a, b) in enumerate(zip(said, truth, strict=True)) if not abs(a - b) <= TOLERANCE]
     return mistakes(named[:1] or [f"not right at position {', '.join(off)} (counted from 0)", f"a hint: {hint}"])
-
-
-def _numbers(answer: Any) -> Tensor | None:
-    try:
-        said = torch.as_tensor(answer, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return said if said.dim() == 1 else None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from kitlib.inspector.render.wording import count
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import plain_number
+from kitlib.lessons.plain_checks import numbers_of
 from kitlib.rollout.sampling import SamplingControls, SamplingParams, sample
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def log_prob_of(model: PreTrainedModel, prompt_ids: Sequence[int], response_ids:
 
 def check_shares(answer: Any, probabilities: Sequence[float], top_p: float) -> Answer:
     """With which share is each token drawn under `top_p`? `answer` is a list of numbers."""
-    if unanswered(answer) or (isinstance(answer, list | tuple) and unanswered(*answer)):
+    if unanswered(answer):
         return open_answer()
-    said = _numbers(answer)
+    said = numbers_of(answer)
     if said is None or len(said) != len(probabilities):
         return mistakes([f"the answer is a list of {len(probabilities)} numbers, one a token"])
     truth = shares(probabilities, top_p=top_p)
@@ -72,7 +72,7 @@ def check_mask(answer: Any, *turns: tuple[str, Sequence[int]]) -> Answer:
     """Is this the response_mask of a response made of these turns, each ("model" or "tool", its token ids)?"""
     if unanswered(answer):
         return open_answer()
-    said = _numbers(answer)
+    said = numbers_of(answer)
     if said is None or not set(said) <= {0.0, 1.0}:
         return mistakes(["the answer is one list of 0 and 1, for example [1] * 3 + [0] * 2"])
     truth = [float(who == "model") for who, ids in turns for _ in ids]
@@ -99,17 +99,6 @@ def _wrong_mask(said: list[float], truth: list[float], turns: Sequence[tuple[str
     position = next(i for i, (a, b) in enumerate(zip(said, truth, strict=True)) if a != b)
     writer = "model" if truth[position] else "tool"
     return f"token {position} of the response (the first is token 0) was written by the {writer}"
-
-
-def _numbers(answer: Any) -> list[float] | None:
-    """An answer as a list of finite numbers; None if it is none. Tensors, arrays and their scalars count."""
-    values = answer.tolist() if hasattr(answer, "tolist") else answer
-    if not isinstance(values, list | tuple):
-        return None
-    values = [plain_number(value) for value in values]
-    if not all(isinstance(value, int | float) for value in values):
-        return None
-    return [float(value) for value in values] if all(map(math.isfinite, values)) else None
 
 
 def _close(a: Sequence[float], b: Sequence[float]) -> bool:

@@ -60,7 +60,7 @@ def _wrong_positions(said: list[int], truth: list[int], num_tokens: int) -> str:
 def check_ranks(answer: Any, seq_lens: Sequence[int], num_ranks: int) -> Answer:
     """Which rows go to which rank, so that every rank has equal work? One list of row numbers a rank, in any order."""
     ranks = answer.tolist() if hasattr(answer, "tolist") else answer
-    if unanswered(ranks) or (isinstance(ranks, list | tuple) and unanswered(*ranks)):
+    if unanswered(ranks):
         return open_answer()
     if not isinstance(ranks, list | tuple | set) or not all(hasattr(rows, "__len__") for rows in ranks):
         return mistakes([f"the answer is one list of row numbers for each rank, not {answer!r}"])

@@ -12,7 +12,7 @@ from kitlib.algos.rollout_correction import compute_rollout_correction_and_rejec
 from kitlib.inspector.render.wording import count, joined
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of, whole_number_of
+from kitlib.lessons.plain_checks import names_of, number_of, numbers_of, whole_number_of
 from kitlib.lessons.stay_on_policy.interruption import Interruption
 from kitlib.replay_buffer import PartitionView, ReplayBuffer
 from kitlib.replay_buffer.lookout import fresh_view
@@ -81,28 +81,16 @@ def check_weights(
     if unanswered(token, sequence):
         return open_answer()
     truth = {level: _weights(old_log_probs, rollout_log_probs, level, threshold) for level in ("token", "sequence")}
-    tokens, rows = _numbers(token), _numbers([sequence])
+    tokens, row = numbers_of(token), number_of(sequence)
     if tokens is None or len(tokens) != len(truth["token"]):
         return mistakes([f"token is a list of {len(truth['token'])} numbers"])
-    if rows is None:
+    if row is None:
         return mistakes(["sequence is one number"])
     wrong = _wrong_tokens(tokens, truth["token"], old_log_probs - rollout_log_probs)
-    wrong += _wrong_sequence(rows[0], truth["sequence"][0], old_log_probs - rollout_log_probs)
+    wrong += _wrong_sequence(row, truth["sequence"][0], old_log_probs - rollout_log_probs)
     if wrong:
         return mistakes(wrong)
-    return right(f"tokens {', '.join(f'{round(weight, 3):g}' for weight in truth['token'])}; row {rows[0]:g}")
-
-
-def _numbers(answer: Any) -> list[float] | None:
-    """A list, tuple, array or tensor of numbers as floats; None for anything else."""
-    if hasattr(answer, "tolist"):
-        answer = answer.reshape(-1).tolist()
-    if isinstance(answer, str) or not isinstance(answer, Sequence):
-        return None
-    try:
-        return [float(number) for number in answer if not isinstance(number, str)] or None
-    except (TypeError, ValueError, RuntimeError):
-        return None
+    return right(f"tokens {', '.join(f'{round(weight, 3):g}' for weight in truth['token'])}; row {row:g}")
 
 
 def _weights(old: torch.Tensor, rollout: torch.Tensor, level: str, threshold: float) -> list[float]:

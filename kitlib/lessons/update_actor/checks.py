@@ -5,7 +5,6 @@ The first two judge toy numbers that the notebook makes, the third one the batch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from kitlib.algos.aggregation import agg_loss
 from kitlib.algos.policy_loss import LossConfig, compute_policy_loss_vanilla
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import number_of, whole_number_of
+from kitlib.lessons.plain_checks import number_of, whole_numbers_of
 from kitlib.transfer_queue import KVBatchMeta, padded
 
 CLOSE = 0.006  # a number rounded to two digits is right
@@ -28,10 +27,10 @@ def check_moving(answer: Any, advantages: Tensor, ratio: Tensor) -> Answer:
     """Which tokens have a gradient under the clipped loss? `answer`: the set of their numbers, counted from 0."""
     if unanswered(answer):
         return open_answer()
-    said = _tokens_of(answer)
-    if said is None:
+    numbers = whole_numbers_of(answer)
+    if numbers is None:
         return mistakes([f"the answer is a set of token numbers, such as {{0, 3}}, not {answer!r}"])
-    tokens = range(len(ratio))
+    said, tokens = set(numbers), range(len(ratio))
     if outside := sorted(said - set(tokens)):
         return mistakes([f"there is no token {outside[0]}: they are numbered from 0 to {len(ratio) - 1}"])
     moving = moving_tokens(advantages, ratio)
@@ -43,15 +42,6 @@ def check_moving(answer: Any, advantages: Tensor, ratio: Tensor) -> Answer:
     if wrong:
         return mistakes(wrong)
     return right("a clip stops only a token that has already gone far enough in the direction of its advantage")
-
-
-def _tokens_of(answer: Any) -> set[int] | None:
-    """The token numbers of a set, list, array or tensor; None if it is something else."""
-    items = answer.tolist() if hasattr(answer, "tolist") else answer
-    if (isinstance(items, str | Mapping) and items) or not isinstance(items, Iterable):
-        return None
-    tokens = [whole_number_of(item) for item in items]
-    return None if None in tokens else {token for token in tokens if token is not None}
 
 
 _INSIDE = "its ratio lies inside the range, so nothing is clipped"
