@@ -85,11 +85,18 @@ class Situation:
         names = {"train", "val", self.partition_id}
         return {name: scene_of(part) for name, part in self.snapshot.partitions.items() if name in names}
 
-    @property
+    @cached_property
     def partition_id(self) -> str:
-        """The partition that the stage works on."""
-        handed = self.batch.partition_id if self.batch is not None else None
-        return handed or ("val" if self.stage == "validate" else "train")
+        """The partition that the stage works on: of the batch, else verl's; of a run with other names the first one
+        that has prompt markers.
+        """
+        if self.batch is not None:
+            return self.batch.partition_id
+        usual = "val" if self.stage == "validate" else "train"
+        if usual in self.snapshot.partitions:
+            return usual
+        own = [n for n, part in self.snapshot.partitions.items() if any(tag.get("is_prompt") for tag in part.tags)]
+        return next((name for name in own if name not in ("train", "val")), usual)
 
     @cached_property
     def scene(self) -> Scene:
