@@ -121,7 +121,7 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_no_process(tmp_path: Path) -> Non
         assert process.poll() is None, process.stderr.read().decode()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert stderr.decode().strip().endswith("kitlib: interrupted")
     assert "Traceback" not in stderr.decode()

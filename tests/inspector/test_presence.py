@@ -372,8 +372,8 @@ def test_ten_thousand_rows_take_a_moment() -> None:
     made = PartitionSnapshot(
         "train", tuple(keys), tuple(tag() for _ in keys), fields, present, present.astype(np.int32), (FLOATS, FLOATS)
     )
-    begin = time.perf_counter()
+    begin = time.process_time()
     view = presence(snapshot(made), "compute_advantage", GRPO)
     assert len(view.html().encode()) <= 60_000 and view.text()
-    assert time.perf_counter() - begin < 3
+    assert time.process_time() - begin < 3
     assert "because a page is kept below 60 KB" in view.text(200) or len(view.model.tables[0].rows) < 400

@@ -449,7 +449,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_step(how: str, code: int) -> No
     assert process.stdout.readline() == "decoding\n"
     if how == "interrupt":
         process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == code, stderr
     assert "Fatal" not in stderr
     assert "Exception ignored" not in stderr
