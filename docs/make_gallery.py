@@ -35,6 +35,7 @@ from kitlib.inspector import (
     tokens,
     why_waiting,
 )
+from kitlib.inspector.doctor import check_run, doctor
 from kitlib.inspector.page import Section, write_page
 from kitlib.inspector.timeline_view import time_line
 from kitlib.models import load_tokenizer
@@ -192,6 +193,19 @@ def live(runner: TaskRunner) -> Iterator[Section]:
         batch_handle(trainer.tq, batch),
         "What do I hold, and what does the queue hold? A handle is a copy and goes stale.",
         "batch_handle(trainer.tq, batch)",
+    )
+    asked = {"stage": "compute_advantage", "config": config, "batch": batch, "global_steps": 1}
+    yield Section(
+        "doctor",
+        doctor(trainer.tq, **asked).view,
+        "What is wrong, which keys, and what to do? 74 rules have looked at the same batch.",
+        "doctor(trainer.tq, stage='compute_advantage', config=config, batch=batch, global_steps=1)",
+    )
+    yield Section(
+        "check_run",
+        check_run(trainer, overrides=SMALL, **{name: asked[name] for name in ("stage", "batch")}).view,
+        "Seven questions about a run, settings first. It stops at the first that fails.",
+        f"check_run(trainer, overrides={SMALL}, stage='compute_advantage', batch=batch)",
     )
     yield Section(
         "row_to_rank",
