@@ -43,13 +43,15 @@ def _from_events(finding: Finding, source: Any) -> list[str]:
     last = dict.fromkeys(finding.keys[:NUM_SHOWN]) | {
         key: event
         for event in events
-        if event.is_put and event.error is None and event.partition_id == finding.partition
+        if (event.is_put or event.verb == "kv_clear") and event.error is None
+        if event.partition_id == finding.partition
         for key in event.keys
         if key in finding.keys[:NUM_SHOWN]
     }
     end = events[-1].started_at if events else 0.0
     return [
-        f"{key}: last write {seconds_text(end - event.started_at)} before the end of the log by {signature(event)}"
+        f"{key}: {'last write' if event.is_put else 'cleared'} {seconds_text(end - event.started_at)} before the end "
+        f"of the log by {signature(event)}"
         for key, event in last.items()
         if event is not None
     ]

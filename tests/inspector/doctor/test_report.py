@@ -17,7 +17,7 @@ from kitlib.inspector.doctor import examine as examine_module
 from kitlib.inspector.doctor.rules import RULES, Rule
 from kitlib.inspector.doctor.shown import call_of
 from kitlib.inspector.doctor.situation import Situation
-from kitlib.transfer_queue import TransferQueue, save_snapshot, take_snapshot, watch
+from kitlib.transfer_queue import TransferQueue, acting_as, save_snapshot, take_snapshot, watch
 
 from .cases import BUILDABLE, CASES, FOLDER, put
 
@@ -120,6 +120,18 @@ def test_evidence_from_an_event_log() -> None:
     bare = replace(snapshot, partitions={name: replace(p, last_writes=()) for name, p in snapshot.partitions.items()})
     report = doctor(bare, stage="advantage", config=raw["config"], batch=raw["batch"], events=tq)
     assert any("before the end of the log" in line for line in report.errors[0].evidence)
+
+
+def test_evidence_of_a_clear() -> None:
+    raw = CASES["case_ok_advantage_sync_grpo"]
+    tq = watch(TransferQueue())
+    put(raw, tq)
+    key = raw["batch"]["keys"][0]
+    with acting_as(stage="clear"):
+        tq.kv_clear(keys=[key], partition_id="train")
+    report = doctor(tq, stage="advantage", config=raw["config"], batch=raw["batch"])
+    (finding,) = report.of("fewer_rows_than_keys")
+    assert finding.keys == (key,) and any("cleared" in line and "by clear" in line for line in finding.evidence)
 
 
 def test_unknown_stage_is_refused() -> None:
