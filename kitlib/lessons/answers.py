@@ -33,6 +33,7 @@ _WORDS = {True: ("RIGHT", State.GOOD), False: ("NOT YET", State.BAD), None: ("NO
 
 
 def right(*says: str) -> Answer:
+    """Right, and what there is to say about it."""
     return Answer(True, says)
 
 
@@ -47,4 +48,5 @@ def unanswered(*answers: Any) -> bool:
 
 
 def open_answer() -> Answer:
+    """There is a blank left."""
     return Answer(None, ["replace the ... by your answer and run this cell again"])

@@ -1,4 +1,4 @@
-"""Lesson 02: one batch on both roads, as a padded DataProto and as keys of rows in the queue.
+"""Notebook 02: one batch on both roads, as a padded DataProto and as keys of rows in the queue.
 
 same_order                the handle of V1 in the order of the rows of V0
 num_bytes                 what the tensors of a DataProto weigh

@@ -1,4 +1,4 @@
-"""What notebook 00 checks: the advantage of the best of a few toy answers under GRPO."""
+"""Notebook 00: the advantage of the best of a few toy answers under GRPO."""
 
 from __future__ import annotations
 

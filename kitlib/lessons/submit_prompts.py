@@ -1,4 +1,4 @@
-"""Lesson 03: from a row of a data file to a marker in the queue.
+"""Notebook 03: from a row of a data file to a marker in the queue.
 
 check_pass            how many prompts of ten does one pass give, fetched by fours and one by one?
 check_marker_fields   which fields are on the marker of a prompt?

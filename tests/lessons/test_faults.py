@@ -15,6 +15,7 @@ from kitlib.keys import uid_of
 from kitlib.lessons import Fixture, faults, load_fixture
 from kitlib.lessons.faults import Fault, FaultError
 from kitlib.transfer_queue import KVBatchMeta, TransferQueue, explain_get
+from kitlib.workers.bridge import WorkerError
 
 ASYNC = ["trainer.v1.trainer_mode=colocate_async", "trainer.v1.sampler.max_off_policy_threshold=2"]
 
@@ -276,7 +277,7 @@ def test_a_queue_without_a_place_for_the_fault_is_refused(tq: TransferQueue, bat
         faults.stale_group(load_fixture("finished").tq)
     with pytest.raises(FaultError, match="two groups"):
         faults.duplicate_uid(tq, batch.select_keys(["u0_0_0", "u0_1_0"]))
-    with pytest.raises(FaultError, match="names no partition"):
+    with pytest.raises(WorkerError, match="names no partition"):
         faults.drop_row(tq, KVBatchMeta(["u0_0_0"], [{}]))
 
 

@@ -13,7 +13,7 @@ import torch
 from kitlib.agent_loop import AgentLoopWorkerTQ, ToolAgentLoop
 from kitlib.agent_loop.calculator import calculator
 from kitlib.agent_loop.ledger import TaskLedger
-from kitlib.lessons import Answer, LessonError, captured_log
+from kitlib.lessons import Answer, FaultError, LessonError, captured_log
 from kitlib.lessons.run_agent_loop import (
     KilledSessions,
     TurnByTurnLoop,
@@ -226,7 +226,7 @@ class TestKilledSessions:
         assert fault.uid not in repr(fault)
 
 
-class TestWrongMask:
+class TestTrainTheTool:
     @pytest.fixture
     def tq(self) -> TransferQueue:
         tq = run(prompts(2))
@@ -246,27 +246,28 @@ class TestWrongMask:
         assert wrong == [fault.key]
         row = tq.kv_batch_get([fault.key], "train", ["response_mask", "loss_mask"])[0]
         assert row["response_mask"].all()
-        assert (row["response_mask"] != row["loss_mask"]).sum() == fault.num_tokens > 0
+        assert (row["response_mask"] != row["loss_mask"]).sum() == fault.truth["num_tokens"] > 0
         fault.mend()
         mended = tq.kv_batch_get(batch.keys, "train", ["response_mask"])["response_mask"].unbind()
         assert all(torch.equal(a, b) for a, b in zip(before, mended, strict=True))
 
     def test_right_and_open(self, tq: TransferQueue, batch: KVBatchMeta) -> None:
         fault = train_the_tool(tq, batch)
-        assert fault.check(fault.key, fault.num_tokens).ok is True
-        assert fault.check(f"{fault.key} ", torch.tensor(fault.num_tokens)).ok is True
+        assert fault.check(fault.key, fault.truth["num_tokens"]).ok is True
+        assert fault.check(f"{fault.key} ", torch.tensor(fault.truth["num_tokens"])).ok is True
         assert fault.check(fault.key, ...).ok is None
         assert fault.check(..., 3).ok is None
         assert fault.key not in repr(fault)
+        assert fault.reveal().startswith(f"{fault.key}: the mask has 1 on")
 
     def test_wrong(self, tq: TransferQueue, batch: KVBatchMeta) -> None:
         fault = train_the_tool(tq, batch, seed=1)
-        num_tokens, response_len = fault.num_tokens, len(fault.right_mask)
+        num_tokens, response_len = fault.truth["num_tokens"], len(tq.kv_batch_get([fault.key], "train")[0]["responses"])
         with_tool = next(key for key in batch.keys if key not in (fault.key, "u0_1_0"))
         assert "its mask is 0 where a tool wrote" in words(fault.check(with_tool, num_tokens))
-        assert "the model answered at once" in words(fault.check("u0_1_0", num_tokens))
+        assert "a model that answers at once has written every token" in words(fault.check("u0_1_0", num_tokens))
         assert "is a prompt marker" in words(fault.check("u1", num_tokens))
-        assert "train has no key 'u7_0_0'" in words(fault.check("u7_0_0", num_tokens))
+        assert "no partition has a key 'u7_0_0'" in words(fault.check("u7_0_0", num_tokens))
         assert "is the length of the response" in words(fault.check(fault.key, response_len))
         assert "tokens are the model's own" in words(fault.check(fault.key, response_len - num_tokens))
         assert "the number of tokens is a number, not '2'" in words(fault.check(fault.key, "2"))
@@ -285,7 +286,7 @@ class TestWrongMask:
         assert chosen == {"u_2_0", "u_3_0", "u_4_0"}
 
     def test_a_batch_without_a_tool(self, tq: TransferQueue) -> None:
-        with pytest.raises(LessonError, match="no tool has written"):
+        with pytest.raises(FaultError, match="no tool has written"):
             train_the_tool(tq, KVBatchMeta(keys=["u0_1_0"], tags=[{}], partition_id="train"))
 
 

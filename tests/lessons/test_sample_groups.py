@@ -182,6 +182,7 @@ class TestOddGroups:
         assert odd.check(**{kind: uid[:4] for kind, uid in odd.uids.items()}).ok is True
         assert odd.check(**{kind: {f" {uid}"} for kind, uid in odd.uids.items()}).ok is True
         assert odd.check(..., odd.uids["orphan"], odd.uids["ghost"]).ok is None
+        assert f"{odd.uids['orphan']} has rows and no marker" in odd.reveal()
 
     def test_wrong(self, tq: TransferQueue) -> None:
         odd = plant_odd_groups(tq)

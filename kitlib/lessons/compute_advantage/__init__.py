@@ -1,10 +1,9 @@
-"""What notebook 08 imports: toy answers, estimators side by side, checks that name the mistake.
+"""Notebook 08: toy answers, estimators side by side, checks that name the mistake.
 
-toys.py         a few answers as padded columns, and the numbers that each estimator asks for
-side_by_side.py one line an estimator, one column an answer; the same as a heat map; what a success is worth
-checks.py       checks of predicted advantages
-own.py          check of an estimator that the reader has written
-merged.py       two groups that share a uid, to be found
+toys.py          a few answers as padded columns, and the numbers that each estimator asks for
+side_by_side.py  one line an estimator, one column an answer; the same as a heat map; what a success is worth
+checks.py        checks of predicted advantages
+own.py           check of an estimator that the reader has written
 """
 
 from kitlib.lessons.compute_advantage.checks import check_gae, check_grpo, check_sessions

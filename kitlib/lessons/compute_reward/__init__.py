@@ -1,4 +1,4 @@
-"""What notebook 06 is made with: reward functions good and bad, a server that is sometimes down, rewards to find.
+"""Notebook 06: reward functions good and bad, a server that is sometimes down, rewards to find.
 
 rules.py     reward functions for a lesson, most of them with a flaw
 checks.py    checks of scores, of the place of a reward, of retries, and of the reader's own rule

@@ -11,12 +11,13 @@ import torch
 from kitlib.agent_loop import AgentLoopOutput
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.faults.fault import Fault, FaultError, save
-from kitlib.lessons.faults.fields import home_of, rows_of
+from kitlib.lessons.faults.fields import rows_of
 from kitlib.lessons.faults.judges import some_keys
 from kitlib.models import load_tokenizer
 from kitlib.reward import RewardLoopWorker
 from kitlib.reward.sandbox import SandboxError, namespaces
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
+from kitlib.workers.bridge import partition_of
 
 COLUMNS = ("data_source", "reward_model", "extra_info", "raw_prompt", "uid", "session_id", "num_turns")
 
@@ -50,7 +51,7 @@ def session_of(
 
 async def rescore(tq: QueueProtocol, batch: KVBatchMeta, worker: RewardLoopWorker) -> dict[str, float]:
     """Score every row again with `worker` and overwrite `rm_scores` and `extra_fields`. Returns {key: score}."""
-    home, scores = home_of(batch), {}
+    home, scores = partition_of(batch), {}
     for key in batch.keys:
         scores[key], info = await worker.compute_score(*session_of(tq, key, home))
         old = tq.kv_batch_get([key], home, ["rm_scores", "extra_fields"])
@@ -66,7 +67,7 @@ def swap_rewards(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
 
     To find: keys, a set of two. FaultError if no group has two different rewards.
     """
-    home = home_of(batch)
+    home = partition_of(batch)
     rewards = {key: float(scores[-1]) for key, scores in rows_of(tq, batch, "rm_scores").items()}
     pairs = [(a, b) for a in rewards for b in rewards if uid_of(a) == uid_of(b) and rewards[a] > rewards[b]]
     if not pairs:

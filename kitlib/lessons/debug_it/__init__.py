@@ -1,4 +1,4 @@
-"""Lesson 13: runs that are broken, each in another way, and the seven questions that find it.
+"""Notebook 13: runs that are broken, each in another way, and the seven questions that find it.
 
 runs.py     the broken runs: `broken_run("fields")`; what one sees of each is no help
 own_grpo.py a formula that is almost right

@@ -1,4 +1,4 @@
-"""Checks of lesson 13; the truth comes from the run, the log or the rows."""
+"""Checks of notebook 13; the truth comes from the run, the log or the rows."""
 
 from __future__ import annotations
 

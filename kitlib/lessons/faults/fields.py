@@ -15,6 +15,7 @@ from kitlib.keys import uid_of
 from kitlib.lessons.faults.fault import Fault, FaultError, save, there
 from kitlib.lessons.faults.judges import among, lost_field, one_group, one_key, some_keys
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, take_snapshot
+from kitlib.workers.bridge import partition_of
 
 FIELDS_TO_LOSE = ("rm_scores", "response_mask", "rollout_log_probs")
 COMPLETE = "it has every field that the others have, in the partition of the others"
@@ -22,7 +23,7 @@ COMPLETE = "it has every field that the others have, in the partition of the oth
 
 def lose_field(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, fields: Iterable[str] = FIELDS_TO_LOSE) -> Fault:
     """One row of the batch loses one of `fields`. To find: key, field."""
-    home, key = home_of(batch), pick_key(batch, seed)
+    home, key = partition_of(batch), pick_key(batch, seed)
     saved = save(tq, home, [key])
     tag, row = there(saved, home, key)
     lost = random.Random(seed).choice([name for name in fields if name in row])
@@ -35,7 +36,7 @@ def lose_field(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, fields: Ite
 
 def misspell_field(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, field: str = "rm_scores") -> Fault:
     """One row carries `field` under its name without the last letter. To find: key, and the name that is wrong."""
-    home, key = home_of(batch), pick_key(batch, seed)
+    home, key = partition_of(batch), pick_key(batch, seed)
     saved = save(tq, home, [key])
     tag, row = there(saved, home, key)
     wrong = field[:-1]
@@ -88,7 +89,7 @@ def mask_reward(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
 
 def swap_advantages(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
     """Two rows of one group have each other's advantage. To find: keys, a set of two."""
-    home = home_of(batch)
+    home = partition_of(batch)
     values = {key: float(row[0]) for key, row in rows_of(tq, batch, "advantages").items()}
     pairs = [(a, b) for a in values for b in values if uid_of(a) == uid_of(b) and values[a] > values[b]]
     one, other = _pick(pairs, seed, "two different advantages in one group")
@@ -106,7 +107,7 @@ def duplicate_uid(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault
 
     FaultError if the batch has one group only.
     """
-    home = home_of(batch)
+    home = partition_of(batch)
     uids = list(dict.fromkeys(map(uid_of, batch.keys)))
     if len(uids) < 2:
         raise FaultError("a uid can be given twice only if the batch has two groups")
@@ -126,13 +127,6 @@ def duplicate_uid(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault
     return Fault(tq, says, "uid_key_mismatch", {"uid": victim}, {"uid": judge}, saved)
 
 
-def home_of(batch: KVBatchMeta) -> str:
-    """The partition of a batch."""
-    if batch.partition_id is None:
-        raise FaultError("the batch names no partition")
-    return batch.partition_id
-
-
 def pick_key(batch: KVBatchMeta, seed: int) -> str:
     """The row that a seed chooses."""
     return batch.keys[random.Random(seed).randrange(len(batch.keys))]
@@ -140,7 +134,7 @@ def pick_key(batch: KVBatchMeta, seed: int) -> str:
 
 def rows_of(tq: QueueProtocol, batch: KVBatchMeta, field: str) -> dict[str, torch.Tensor]:
     """{key: tensor} of one field."""
-    column = tq.kv_batch_get(batch.keys, home_of(batch), [field])[field]
+    column = tq.kv_batch_get(batch.keys, partition_of(batch), [field])[field]
     return dict(zip(batch.keys, column.unbind(), strict=True))
 
 
@@ -148,7 +142,7 @@ def _overwrite(
     tq: QueueProtocol, batch: KVBatchMeta, key: str, field: str, change: Callable[[Any], torch.Tensor], kind: str
 ) -> Fault:
     """A fault that puts a changed field over the one that is there."""
-    home = home_of(batch)
+    home = partition_of(batch)
     saved = save(tq, home, [key])
     tq.kv_put(key=key, partition_id=home, fields={field: change(_value(saved[home, key][1], field))})
     return Fault(tq, "", kind, {"key": key}, {}, saved)

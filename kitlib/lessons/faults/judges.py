@@ -117,7 +117,7 @@ def _about(tq: QueueProtocol, said: str, healthy: str) -> str:
         return f"{said} is the uid of a whole group: which of its rows is it? A key is {{uid}}_{{session_id}}_{{index}}"
     if key is None:
         return f"no partition has a key {said!r}: a key is {{uid}}_{{session_id}}_{{index}}"
-    if not is_trajectory_key(key) and any(tags.get(key, {}).get("is_prompt") for tags in tq.kv_list().values()):
+    if not is_trajectory_key(key):
         return f"{said} {MARKER}"
     return f"{said} is a healthy row: {healthy}"
 

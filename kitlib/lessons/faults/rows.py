@@ -9,9 +9,10 @@ from typing import Any
 
 from kitlib.keys import TrajectoryKey, uid_of
 from kitlib.lessons.faults.fault import Fault, save, there
-from kitlib.lessons.faults.fields import COMPLETE, home_of, pick_key
+from kitlib.lessons.faults.fields import COMPLETE, pick_key
 from kitlib.lessons.faults.judges import one_group, one_key, one_partition
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, list_of_dict_to_tensordict
+from kitlib.workers.bridge import partition_of
 
 LATER = ("log_probs", "entropy", "old_log_probs", "ref_log_prob", "values", "advantages", "returns")
 
@@ -21,7 +22,7 @@ def misplace_row(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, elsewhere
 
     To find: key, and the partition_id where the row lies.
     """
-    home, key = home_of(batch), pick_key(batch, seed)
+    home, key = partition_of(batch), pick_key(batch, seed)
     saved = save(tq, home, [key]) | {(elsewhere, key): (None, None)}
     tag, row = there(saved, home, key)
     tq.kv_clear(keys=[key], partition_id=home)
@@ -33,7 +34,7 @@ def misplace_row(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, elsewhere
 
 def drop_row(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
     """One row is cleared, and the handle still names it. To find: key."""
-    home, key = home_of(batch), pick_key(batch, seed)
+    home, key = partition_of(batch), pick_key(batch, seed)
     saved = save(tq, home, [key])
     tq.kv_clear(keys=[key], partition_id=home)
     judge = one_key(tq, key, "the queue holds it")
@@ -45,7 +46,7 @@ def ghost_key(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
 
     To find: key.
     """
-    home, key = home_of(batch), uid_of(pick_key(batch, seed))
+    home, key = partition_of(batch), uid_of(pick_key(batch, seed))
     saved = save(tq, home, [key])
     tq.kv_put(key=key, partition_id=home, tag={"status": "finished"})
     judge = one_key(tq, key, "it has fields; a ghost has a tag and nothing else")
@@ -54,7 +55,7 @@ def ghost_key(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
 
 def orphan_row(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
     """A row of a prompt that nobody knows any more lies beside the batch. To find: key."""
-    home, twin = home_of(batch), TrajectoryKey.parse(pick_key(batch, seed))
+    home, twin = partition_of(batch), TrajectoryKey.parse(pick_key(batch, seed))
     uid = hashlib.sha256(f"{twin} {seed}".encode()).hexdigest()[: len(twin.uid)]
     key = str(TrajectoryKey(uid, twin.session_id, twin.index))
     saved = save(tq, home, [key])
@@ -72,7 +73,7 @@ def pad_with_real_uid(tq: QueueProtocol, batch: KVBatchMeta, eos_token_id: int, 
     """
     from kitlib.workers.padding import padding_row
 
-    home, real = home_of(batch), pick_key(batch, seed)
+    home, real = partition_of(batch), pick_key(batch, seed)
     uid = uid_of(real)
     tag, row = there(save(tq, home, [real]), home, real)
     fields, padding_tag = padding_row(row[0], tag, eos_token_id)

@@ -1,4 +1,4 @@
-"""Notebook 10, the loop in four ways; bench/modes.py measures with the same parts.
+"""Notebook 10: the loop in four ways. bench/modes.py measures with the same parts.
 
 scripted.py   a server and a worker that take as long as a script says and compute nothing
 running.py    one run of a mode: its time line and its staleness; what overlaps with what

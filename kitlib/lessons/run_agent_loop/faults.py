@@ -1,4 +1,4 @@
-"""Two things to find: a session that died, and a mask that covers the tool.
+"""Two things to find: sessions that died, and a mask that covers the tool.
 
     fault = kill_sessions(prompts, seed=7)      one prompt will lose a session, another one all of them
     trainer.submit_batch_to_rollout(fault.prompts)
@@ -21,14 +21,15 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from kitlib.inspector.names import ShortNames
 from kitlib.inspector.render.wording import count
-from kitlib.keys import is_trajectory_key
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.expect import LessonError
-from kitlib.lessons.plain_checks import name_of, plain_number
+from kitlib.lessons.faults.fault import Fault, FaultError, Judge, save
+from kitlib.lessons.faults.fields import rows_of
+from kitlib.lessons.faults.judges import one_key
+from kitlib.lessons.plain_checks import name_of, number_of, plain_number
 from kitlib.lessons.run_agent_loop.loops import mortal, send_to
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
+from kitlib.workers.bridge import partition_of
 
 
 @dataclass
@@ -46,7 +47,11 @@ class KilledSessions:
         if unanswered(uid, session_id):
             return open_answer()
         wrong = self._wrong_uid(name_of(uid)) or self._wrong_session(plain_number(session_id))
-        return mistakes([wrong]) if wrong else right(f"session {self.session_id} of {self.uid} left no row")
+        return mistakes([wrong]) if wrong else right(self.reveal())
+
+    def reveal(self) -> str:
+        """What was done, in one sentence."""
+        return f"session {self.session_id} of {self.uid} left no row"
 
     def _wrong_uid(self, said: str) -> str:
         uids = self.prompts.get("uid").tolist()
@@ -80,70 +85,41 @@ def kill_sessions(prompts: TensorDict, num_sessions: int, seed: int = 0) -> Kill
     return KilledSessions(send_to(prompts, names), uids[one], session_id, uids[all_of_them], num_sessions)
 
 
-@dataclass
-class WrongMask:
-    """One row whose response_mask says that the model wrote everything. `right_mask`: int64 [R]."""
-
-    tq: QueueProtocol = field(repr=False)
-    partition_id: str = field(repr=False)
-    key: str = field(repr=False)
-    right_mask: Tensor = field(repr=False)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that would be trained although a tool wrote them."""
-        return int((self.right_mask == 0).sum())
-
-    def mend(self) -> None:
-        """The mask as it was."""
-        self.tq.kv_put(self.key, self.partition_id, fields={"response_mask": self.right_mask})
-
-    def check(self, key: Any, num_tokens: Any) -> Answer:
-        """Is this the row, and is this the number of tool tokens that would be trained? `key` may be short."""
-        if unanswered(key, num_tokens):
-            return open_answer()
-        wrong = self._wrong_key(name_of(key)) or self._wrong_number(plain_number(num_tokens))
-        return mistakes([wrong]) if wrong else right(f"{self.key}: the mask has 1 on {self.num_tokens} tool tokens")
-
-    def _wrong_key(self, said: str) -> str:
-        listing = self.tq.kv_list()
-        names = ShortNames(key for part in listing.values() for key in part)
-        meant = [key for key in listing[self.partition_id] if said in (key, names.key(key))]
-        if meant == [self.key]:
-            return ""
-        if not meant:
-            return f"{self.partition_id} has no key {said!r}: a key is {{uid}}_{{session_id}}_{{index}}"
-        if not is_trajectory_key(meant[0]):
-            return f"{said} is a prompt marker: it has no mask"
-        row = self.tq.kv_batch_get(meant, self.partition_id, ["num_turns"])[0]
-        if row["num_turns"] == 2:
-            return f"{said} is healthy: the model answered at once, so it really wrote every token"
-        return f"{said} is healthy: its mask is 0 where a tool wrote"
-
-    def _wrong_number(self, said: Any) -> str:
-        response_len, num_written = len(self.right_mask), int(self.right_mask.sum())
-        if isinstance(said, bool) or not isinstance(said, int | float):
-            return f"the number of tokens is a number, not {said!r}"
-        if said == self.num_tokens:
-            return ""
-        if said == response_len:
-            return f"{said} is the length of the response; a part of it is the model's own, and may be trained"
-        if said == num_written:
-            return f"{said} tokens are the model's own: count the others"
-        return f"not {said}: count the tokens whose response_mask is 1 and should be 0"
-
-
-def train_the_tool(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> WrongMask:
+def train_the_tool(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fault:
     """In one row that has a tool turn, overwrite response_mask with ones. Its copy, loss_mask, stays as it is.
 
-    The row is one of the shorter half, so that a view of its tokens fits on a screen.
+    To find: key, and num_tokens, the tool tokens that would be trained. The row is one of the shorter half, so that a
+    view of its tokens fits on a screen. FaultError if no tool has written in the batch.
     """
-    assert batch.partition_id is not None, "the batch names no partition"
-    masks = tq.kv_batch_get(list(batch.keys), batch.partition_id, ["response_mask"])["response_mask"].unbind()
-    with_tool = sorted((i for i, mask in enumerate(masks) if not mask.all()), key=lambda i: len(masks[i]))
+    home = partition_of(batch)
+    masks = {key: mask for key, mask in rows_of(tq, batch, "response_mask").items() if not mask.all()}
+    with_tool = sorted(masks, key=lambda key: len(masks[key]))
     if not with_tool:
-        raise LessonError("no row of the batch has a 0 in its response_mask: no tool has written in it")
-    chosen = random.Random(seed).choice(with_tool[: (len(with_tool) + 1) // 2])
-    fault = WrongMask(tq, batch.partition_id, batch.keys[chosen], masks[chosen])
-    tq.kv_put(fault.key, fault.partition_id, fields={"response_mask": torch.ones_like(masks[chosen])})
-    return fault
+        raise FaultError("no row of the batch has a 0 in its response_mask: no tool has written in it")
+    key = random.Random(seed).choice(with_tool[: (len(with_tool) + 1) // 2])
+    mask, saved = masks[key], save(tq, home, [key])
+    tq.kv_put(key, home, fields={"response_mask": torch.ones_like(mask)})
+    truth = {"key": key, "num_tokens": int((mask == 0).sum())}
+    healthy = "its mask is 0 where a tool wrote; a model that answers at once has written every token itself"
+    judges = {"key": one_key(tq, key, healthy), "num_tokens": _tool_tokens(mask)}
+    says = f"{key}: the mask has 1 on {truth['num_tokens']} tool tokens"
+    return Fault(tq, says, None, truth, judges, saved)
+
+
+def _tool_tokens(mask: Tensor) -> Judge:
+    """The number of zeros in the right mask, int64 [R]."""
+    response_len, num_written = len(mask), int(mask.sum())
+
+    def judge(said: Any) -> list[str]:
+        number = number_of(said)
+        if number is None:
+            return [f"the number of tokens is a number, not {said!r}"]
+        if number == response_len - num_written:
+            return []
+        if number == response_len:
+            return [f"{number} is the length of the response; a part of it is the model's own, and may be trained"]
+        if number == num_written:
+            return [f"{number} tokens are the model's own: count the others"]
+        return [f"not {number}: count the tokens whose response_mask is 1 and should be 0"]
+
+    return judge

@@ -44,6 +44,10 @@ class OddGroups:
         wrong = [text for text in wrong if text]
         return mistakes(wrong) if wrong else right(*(f"{said[kind]} {_MEANS[kind]}: {kind}" for kind in KINDS))
 
+    def reveal(self) -> str:
+        """What was done, in one sentence."""
+        return "; ".join(f"{self.uids[kind]} {_MEANS[kind]}" for kind in KINDS)
+
     def _mistake(self, kind: str, said: str) -> str:
         kinds = {uid: name for name, uid in self.uids.items()} | dict.fromkeys(self.healthy, "healthy")
         meant = [uid for uid in kinds if said and uid.startswith(said)]

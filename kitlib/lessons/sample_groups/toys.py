@@ -77,6 +77,7 @@ class SampleAside:
 
     @property
     def done(self) -> bool:
+        """Has `sample` ended, with a batch or with an error?"""
         return self._future.done()
 
     def report(self, timeout: float = 10.0) -> WaitReport:

@@ -1,4 +1,4 @@
-"""What notebook 07 imports: checks of log-probs, cuts and ranks, scores under other settings, pictures, a shifted row.
+"""Notebook 07: checks of log-probs, cuts and ranks, scores under other settings, pictures, a shifted row.
 
 checks.py     checks of a log-prob, of the positions of a response, of rows given to ranks
 scores.py     the numbers of a batch as padded columns; the same tokens scored under other settings

@@ -10,10 +10,11 @@ import random
 from typing import Any
 
 from kitlib.lessons.faults.fault import Fault, FaultError, save
-from kitlib.lessons.faults.fields import home_of, rows_of
+from kitlib.lessons.faults.fields import rows_of
 from kitlib.lessons.faults.judges import one_key
 from kitlib.lessons.plain_checks import number_of
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
+from kitlib.workers.bridge import partition_of
 
 MIN_TOKENS = 8  # of the response: long enough to see that numbers have moved
 
@@ -24,7 +25,7 @@ def shift_log_probs(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) -> Fau
     The numbers that fall off at the end come back at the beginning. Padding rows are left alone; FaultError if no
     response has MIN_TOKENS tokens.
     """
-    home, chance = home_of(batch), random.Random(seed)
+    home, chance = partition_of(batch), random.Random(seed)
     rows = {key: row for key, row in rows_of(tq, batch, "rollout_log_probs").items() if len(row) >= MIN_TOKENS}
     if not rows:
         raise FaultError(f"no response of the batch has {MIN_TOKENS} tokens")

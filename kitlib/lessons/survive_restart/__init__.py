@@ -1,4 +1,4 @@
-"""Lesson 12: a run is killed, goes on, and nothing is lost.
+"""Notebook 12: a run is killed, goes on, and nothing is lost.
 
 child.py      a training run in a process of its own that kills itself while it saves
 checks.py     checks of predictions: where it goes on, what is lost without the loader's place, what is submitted again

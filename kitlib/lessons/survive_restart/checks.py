@@ -1,4 +1,4 @@
-"""Checks of the predictions of lesson 12; the truth comes from the trainer, the loader and the log of the queue."""
+"""Checks of the predictions of notebook 12; the truth comes from the trainer, the loader and the log of the queue."""
 
 from __future__ import annotations
 

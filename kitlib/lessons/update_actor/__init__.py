@@ -1,4 +1,4 @@
-"""Notebook 09, the actor update: looks at it without changing a weight, and things to predict, write and find.
+"""Notebook 09: the actor update, looked at without changing a weight, and things to predict, write and find.
 
 looking.py      the gradient and the metrics of an update that is not made; the metrics of each mini-batch
 checks.py       predictions: what is clipped, how a loss is averaged, what the first printed loss is

@@ -20,6 +20,7 @@ CLOSE = 0.006  # a number rounded to two digits is right
 
 
 def close(said: float, true: float) -> bool:
+    """Is it this number, rounded to two digits?"""
     return abs(said - true) <= CLOSE * max(1.0, abs(true))
 
 

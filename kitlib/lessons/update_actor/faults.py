@@ -56,6 +56,7 @@ class BrokenUpdates:
         return numbers(self.looks, SHOWN, "one sound update and four broken ones")
 
     def reveal(self, letter: str) -> str:
+        """The fault that stands under a letter."""
         return self._fault[letter]
 
     def letter_of(self, fault: str) -> str:
