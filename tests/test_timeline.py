@@ -65,7 +65,7 @@ def test_the_bound_is_the_slower_side_and_serial_is_both() -> None:
     timeline = two_steps()
     assert (timeline.t_train, timeline.t_gen, timeline.bound) == (6, 4, 6)
     assert timeline.headline == (
-        "sync: 10.0 s; serial would be 10.0 s; the bound is 6.0 s; trainer idle 40%, rollout idle 75%"
+        "sync: 10.0 s; serial would be 10.0 s; full overlap 6.0 s; trainer idle 40%, rollout idle 75%"
     )
 
 

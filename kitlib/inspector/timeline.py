@@ -137,7 +137,7 @@ class Timeline:
         shares = f"trainer idle {self.idle_share(DRIVER):.0%}, rollout idle {self.idle_share(*self.servers):.0%}"
         return (
             f"{self.title}: {self.seconds:.1f} s; serial would be {self.t_train + self.t_gen:.1f} s; "
-            f"the bound is {self.bound:.1f} s; {shares}"
+            f"full overlap {self.bound:.1f} s; {shares}"
         )
 
     def syncs(self) -> list[float]:

@@ -2,7 +2,7 @@
 
 verl 0.9.1 has no counterpart.
 
-    separate_async: 61.2 s; serial would be 104.9 s; the bound is 58.0 s; trainer idle 5%, rollout idle 3%
+    separate_async: 61.2 s; serial would be 104.9 s; full overlap 58.0 s; trainer idle 5%, rollout idle 3%
     driver    ··oooUUUUUUU|·oooUUUUUUU|      letters name stages, · is waiting, | a weight sync
     server-0  ▃▆███▇▅▃▂▁▁▂▆██▇▅▃▂▁           height is the number of requests at once
 
