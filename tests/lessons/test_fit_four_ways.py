@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kitlib.config import load_config
@@ -156,6 +157,7 @@ class TestSlowRun:
 
     def test_right(self) -> None:
         assert self.slow.check("num_warmup_batches").ok is True
+        assert self.slow.check(["trainer.v1.separate_async.num_warmup_batches=0"]).ok is True
         assert self.slow.check(...).ok is None
 
     @pytest.mark.parametrize(
@@ -165,6 +167,7 @@ class TestSlowRun:
             ("parameter_sync_step", "the weight syncs take 0.50 s of 4.5 s"),
             ("max_off_policy_threshold", "by throwing groups away: 0 here"),
             ("lr", "'lr' is none of"),
+            (None, "'None' is none of"),
         ],
     )
     def test_wrong(self, answer: str, mistake: str) -> None:
@@ -196,7 +199,9 @@ class TestCheckOrder:
 
     def test_right(self) -> None:
         assert check_order_of_calls(ORDER, self.calls).ok is True
+        assert check_order_of_calls(np.array([f" {name}()" for name in ORDER]), self.calls).ok is True
         assert check_order_of_calls(..., self.calls).ok is None
+        assert check_order_of_calls([..., *ORDER[1:]], self.calls).ok is None
 
     @pytest.mark.parametrize(
         ("first", "second", "why"),
@@ -213,6 +218,8 @@ class TestCheckOrder:
 
     def test_names(self) -> None:
         assert "1 name still missing" in said(check_order_of_calls(ORDER[1:], self.calls))
+        for no_list in (set(ORDER), None, [1, 2], "clear"):
+            assert "a list of names in their order" in said(check_order_of_calls(no_list, self.calls))
         assert "did you mean clear" in said(check_order_of_calls([*ORDER[:-1], "clears"], self.calls))
 
 

@@ -16,6 +16,7 @@ from kitlib.lessons.fit_four_ways.calls import CallLog
 from kitlib.lessons.fit_four_ways.running import ModeRun, run_mode
 from kitlib.lessons.fit_four_ways.scripted import Script
 from kitlib.lessons.plain_checks import check_choice, check_number, check_order, names_mistakes
+from kitlib.lessons.reading import name_of
 
 OVERLAP = 0.25  # share of the trainer's work beside which a server decodes, from which on it does not pause: while
 # colocate_async stops its server, the first milliseconds of the work have begun
@@ -24,7 +25,15 @@ OVERLAP = 0.25  # share of the trainer's work beside which a server decodes, fro
 def check_order_of_calls(answer: Any, calls: CallLog, step: int = 1) -> Answer:
     """TO_ORDER in the order in which `fit` made these calls in a step; the first call of each name counts."""
     known = list(dict.fromkeys(call.name for call in calls.of_step(step)))
-    return check_order(answer, sorted(TO_ORDER, key=known.index), BECAUSE)
+    return check_order(_plain_names(answer), sorted(TO_ORDER, key=known.index), BECAUSE)
+
+
+def _plain_names(answer: Any) -> Any:
+    """A list or an array of names as a list, without spaces and brackets; anything else as it is."""
+    names = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(names, list | tuple):
+        return answer
+    return [name.strip().removesuffix("()") if isinstance(name, str) else name for name in names]
 
 
 TO_ORDER = (
@@ -114,10 +123,12 @@ class SlowRun:
 
     def check(self, answer: Any) -> Answer:
         """Which setting is it? The time line speaks against the others."""
+        if unanswered(answer):
+            return open_answer()
         timeline, staleness = self.run.timeline, self.run.staleness
         syncs = sum(span.seconds for span in timeline.of_lane(DRIVER) if span.kind == "sync")
         return check_choice(
-            answer,
+            name_of(answer).split("=")[0].split(".")[-1],  # a dotted key, an override: its last name
             self.setting,
             {
                 "trainer_mode": (
