@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def test_an_adapter_to_begin_with_is_trained_on(make_worker: MakeWorker, tmp_pat
     worker = make_worker(*LORA)
     worker.update_actor(with_settings(make_batch()))
     worker.save_checkpoint(tmp_path)
+    settings = tmp_path / "lora_adapter" / "adapter_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"inference_mode": True}))  # as peft saves it
     path = f"model.lora_adapter_path={tmp_path / 'lora_adapter'}"
     begun = make_worker("actor.optim.lr=0.01", path)
     assert torch.equal(log_probs(begun), log_probs(worker))
