@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ os.environ.setdefault(
     "HF_HUB_OFFLINE", "1"
 )  # a test that reaches for a hub is a mistake, and must not wait for a network
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# A shell that starts the tests in the background makes them, and all that they start, deaf to Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE_SECONDS = 2.0  # a thread that was told to stop may still be on its last instruction
 
