@@ -22,7 +22,8 @@ as HTML, a terminal as text and `print` as plain text, all from one model.
     the run       time_line      who was busy when? (save_chrome_trace: the same for ui.perfetto.dev)
 
 `kitlib.inspector.widgets` has the live grid for notebooks (Inspector), which needs the extra `notebooks`.
-`record` writes all of this to a folder while a run goes on, `open_recording` gives it back without the run.
+`record` writes all of this to a folder while a run goes on, `open_recording` gives it back without the run: its
+`timeline()` and `waiting_at(moment)` are what time_line and why_waiting take.
 
 Reading order: `view`, `render` (the model and its two writers), `selection`, `judgement`, then one `*_view` after
 another; `history` for those that read events; `recorder`, `recording`, `terminal`.
