@@ -13,7 +13,7 @@ from typing import Any
 from kitlib.contract import FIELDS, STAGES, needs
 from kitlib.inspector.render.wording import count, joined
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of, whole_number_of
+from kitlib.lessons.reading import names_of, whole_number_of
 from kitlib.transfer_queue import QueueProtocol, QueueSnapshot
 from kitlib.transfer_queue.explain import near_names
 

@@ -24,7 +24,7 @@ from kitlib.inspector.render.wording import count
 from kitlib.inspector.values import INSPECTOR
 from kitlib.keys import TrajectoryKey
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import number_of
+from kitlib.lessons.reading import number_of
 from kitlib.trainer.v0 import DataProto
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, acting_as, lengths
 from kitlib.workers.bridge import partition_of

@@ -17,7 +17,8 @@ from tensordict import NonTensorStack, TensorDict
 from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import check_names, name_of, number_mistakes
+from kitlib.lessons.plain_checks import check_names, number_mistakes
+from kitlib.lessons.reading import name_of
 from kitlib.transfer_queue import QueueSnapshot
 
 

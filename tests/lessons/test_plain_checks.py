@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from kitlib.lessons import Answer, check_choice, check_names, check_number, check_order
-from kitlib.lessons.plain_checks import numbers_of
 
 CHOICES = {"stuck": "the marker says running", "lost": "a lost row has no key", "fine": "a step takes two seconds"}
 MISTAKES = {0.433: "that divides by n, and torch.std divides by n - 1", 3: "that counts the marker, too"}
@@ -164,20 +162,3 @@ class TestOrder:
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:
         assert mistake in words(check_order(answer, STAGES, BECAUSE))
-
-
-class TestWhatIsRead:
-    @pytest.mark.parametrize(
-        "answer", [[1, 0, 0.5], (True, False, 0.5), np.array([1, 0, 0.5]), torch.tensor([1, 0, 0.5])]
-    )
-    def test_numbers(self, answer: Any) -> None:
-        assert numbers_of(answer) == [1.0, 0.0, 0.5]
-
-    def test_numbers_of_tensors_and_of_a_range(self) -> None:
-        assert numbers_of([torch.tensor(1), np.float32(0.5)]) == [1.0, 0.5]
-        assert numbers_of(torch.tensor([[0, 1]])) == numbers_of(range(2)) == [0.0, 1.0]
-        assert numbers_of([]) == []
-
-    @pytest.mark.parametrize("answer", [1, "12", {1, 2}, ["1"], [None], [[1]], [math.nan], [math.inf], {1: 2}])
-    def test_no_numbers(self, answer: Any) -> None:
-        assert numbers_of(answer) is None

@@ -15,7 +15,7 @@ from kitlib.algos import compute_advantage, compute_advantage_for_multi_trajecto
 from kitlib.inspector.render.wording import count
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.compute_advantage.toys import toy_columns
-from kitlib.lessons.plain_checks import numbers_of
+from kitlib.lessons.reading import numbers_of
 
 TOLERANCE = 0.02
 Wrong = Mapping[str, Callable[[], Tensor]]

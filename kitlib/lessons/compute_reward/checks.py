@@ -8,7 +8,8 @@ from typing import Any
 
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.compute_reward.server import Trouble, count_requests
-from kitlib.lessons.plain_checks import check_number, number_of, numbers_of
+from kitlib.lessons.plain_checks import check_number
+from kitlib.lessons.reading import number_of, numbers_of
 from kitlib.reward import compute_score
 from kitlib.reward.rules import ANSWER_MARK
 

@@ -13,7 +13,7 @@ from kitlib.inspector.names import ShortNames
 from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.faults.fault import Judge
-from kitlib.lessons.plain_checks import name_of, names_of
+from kitlib.lessons.reading import name_of, names_of
 from kitlib.transfer_queue import QueueProtocol, explain_get, take_snapshot
 
 MARKER = "is a prompt marker: it has tags and no fields, and that is as it should be"

@@ -26,7 +26,7 @@ from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswe
 from kitlib.lessons.faults.fault import Fault, FaultError, Judge, save
 from kitlib.lessons.faults.fields import rows_of
 from kitlib.lessons.faults.judges import one_key
-from kitlib.lessons.plain_checks import name_of, number_of, plain_number
+from kitlib.lessons.reading import meant_by, name_of, number_of, plain_number
 from kitlib.lessons.run_agent_loop.loops import mortal, send_to
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.bridge import partition_of
@@ -54,8 +54,7 @@ class KilledSessions:
         return f"session {self.session_id} of {self.uid} left no row"
 
     def _wrong_uid(self, said: str) -> str:
-        uids = self.prompts.get("uid").tolist()
-        meant = [uid for uid in uids if said and uid.startswith(said)]
+        meant = meant_by(said, self.prompts.get("uid").tolist())
         if meant == [self.uid]:
             return ""
         if len(meant) > 1:

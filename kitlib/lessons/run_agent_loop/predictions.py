@@ -10,7 +10,7 @@ import torch
 
 from kitlib.inspector.render.wording import count
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import numbers_of
+from kitlib.lessons.reading import numbers_of
 from kitlib.rollout.sampling import SamplingControls, SamplingParams, sample
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from kitlib.inspector.render.wording import count, joined
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import name_of, names_of, whole_number_of, yes_or_no_of
+from kitlib.lessons.reading import name_of, names_of, whole_number_of, yes_or_no_of
 from kitlib.replay_buffer import PartitionView, ReplayBuffer, WaitReport
 from kitlib.replay_buffer.buffer import SyncRefill
 from kitlib.replay_buffer.lookout import fresh_view

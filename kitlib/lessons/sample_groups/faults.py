@@ -15,7 +15,7 @@ from kitlib.inspector.render.wording import count
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.expect import LessonError
-from kitlib.lessons.plain_checks import name_of
+from kitlib.lessons.reading import meant_by, name_of
 from kitlib.transfer_queue import QueueProtocol
 
 KINDS = ("short", "orphan", "ghost")
@@ -50,7 +50,7 @@ class OddGroups:
 
     def _mistake(self, kind: str, said: str) -> str:
         kinds = {uid: name for name, uid in self.uids.items()} | dict.fromkeys(self.healthy, "healthy")
-        meant = [uid for uid in kinds if said and uid.startswith(said)]
+        meant = meant_by(said, kinds)
         uid = meant[0] if len(meant) == 1 else None
         if uid is None and is_trajectory_key(said):
             return f"{kind}: {said} is the key of a row; name the group by its uid, {uid_of(said)}"

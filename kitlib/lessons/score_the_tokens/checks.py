@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import check_number, whole_numbers_of
+from kitlib.lessons.plain_checks import check_number
+from kitlib.lessons.reading import whole_numbers_of
 from kitlib.transfer_queue import jagged
 from kitlib.workers.balance import calculate_workload, get_seqlen_balanced_partitions
 from kitlib.workers.padding import response_from_nested

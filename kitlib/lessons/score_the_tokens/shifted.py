@@ -12,7 +12,7 @@ from typing import Any
 from kitlib.lessons.faults.fault import Fault, FaultError, save
 from kitlib.lessons.faults.fields import rows_of
 from kitlib.lessons.faults.judges import one_key
-from kitlib.lessons.plain_checks import number_of
+from kitlib.lessons.reading import number_of
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.bridge import partition_of
 

@@ -12,7 +12,7 @@ from kitlib.algos.rollout_correction import compute_rollout_correction_and_rejec
 from kitlib.inspector.render.wording import count, joined
 from kitlib.keys import is_trajectory_key, uid_of
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import names_of, number_of, numbers_of, whole_number_of
+from kitlib.lessons.reading import names_of, number_of, numbers_of, whole_number_of
 from kitlib.lessons.stay_on_policy.interruption import Interruption
 from kitlib.replay_buffer import PartitionView, ReplayBuffer
 from kitlib.replay_buffer.lookout import fresh_view

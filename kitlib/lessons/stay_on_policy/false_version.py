@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kitlib.lessons.faults import Fault
 from kitlib.lessons.faults.fault import FaultError, save
-from kitlib.lessons.plain_checks import name_of
+from kitlib.lessons.reading import meant_by, name_of
 from kitlib.lessons.stay_on_policy.running import largest_difference
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol
 from kitlib.workers.bridge import partition_of
@@ -42,7 +42,7 @@ def plant_false_version(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0) ->
 
 
 def _mistakes(said: str, key: str, batch: KVBatchMeta, newest: int, gaps: dict[str, float]) -> list[str]:
-    meant = [name for name in batch.keys if _matches(said, name)]
+    meant = meant_by(said, batch.keys)
     if meant == [key]:
         return []
     if not meant:
@@ -53,9 +53,3 @@ def _mistakes(said: str, key: str, batch: KVBatchMeta, newest: int, gaps: dict[s
     if tag["min_global_steps"] < newest:
         return [f"{said} does not lie: its tag says v{tag['min_global_steps']}, and old weights wrote it"]
     return [f"{said} does not lie: on every token server and trainer agree to {gaps[meant[0]]:.0e}"]
-
-
-def _matches(said: str, key: str) -> bool:
-    """The whole key, or a short one such as `f3a1_2_0`."""
-    short, long = said.split("_"), key.split("_")
-    return short[1:] == long[1:] and long[0].startswith(short[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import name_of
+from kitlib.lessons.reading import name_of
 
 FILES = ("data.pt", "actor/optimizer.pt", "actor/extra_rank_0.pt")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kitlib.algos.aggregation import agg_loss
 from kitlib.algos.policy_loss import LossConfig, compute_policy_loss_vanilla
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
-from kitlib.lessons.plain_checks import number_of, whole_numbers_of
+from kitlib.lessons.reading import number_of, whole_numbers_of
 from kitlib.transfer_queue import KVBatchMeta, padded
 
 CLOSE = 0.006  # a number rounded to two digits is right

@@ -22,7 +22,7 @@ from torch import Tensor
 from kitlib.inspector import View
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.expect import LessonError
-from kitlib.lessons.plain_checks import name_of
+from kitlib.lessons.reading import name_of
 from kitlib.lessons.update_actor.looking import Look, dry_run, numbers
 from kitlib.transfer_queue import KVBatchMeta, jagged
 
