@@ -20,7 +20,7 @@ from typing import Any
 from kitlib.inspector.render.wording import count, joined
 from kitlib.lessons import answers
 from kitlib.lessons.answers import Answer, open_answer, unanswered
-from kitlib.lessons.reading import names_of, number_of, plain_number
+from kitlib.lessons.reading import name_of, names_of, number_of, plain_number
 from kitlib.transfer_queue.explain import near_names
 
 
@@ -80,10 +80,11 @@ def number_mistakes(answer: Any, truth: float, mistakes: Mapping[float, str], to
 def choice_mistakes(answer: Any, truth: str, choices: Mapping[str, str]) -> list[str]:
     """What is wrong with a choice: its own sentence, or that it is none."""
     assert truth in choices, f"the truth {truth!r} is not among {list(choices)}"
-    if answer == truth:
+    said = name_of(answer)
+    if said == truth:
         return []
-    if isinstance(answer, str) and answer in choices:
-        return [f"not {answer!r}: {choices[answer]}"]
+    if said in choices:
+        return [f"not {said!r}: {choices[said]}"]
     return [f"{answer!r} is none of {joined([repr(name) for name in choices], 'or')}"]
 
 

@@ -1,10 +1,11 @@
-"""Lesson 13: each broken run stops the seven questions at its own, and each wrong answer is named."""
+"""Notebook 13: each broken run stops the seven questions at its own, and each wrong answer is named."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kitlib.inspector.doctor import doctor
@@ -34,6 +35,7 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("settings", ("lr", 1e-6), "give the whole dotted name"),
     ("settings", ("data.train_batch_size", 4), "compare what was asked for"),
     ("settings", (LR, 1e-3), "that is what was asked for"),
+    ("settings", (LR, np.float64(1e-3)), "that is what was asked for"),
     ("settings", (LR, "1e-6"), "the run does not use '1e-6'"),
     ("mode", ("cleared",), "the queue is empty at every moment"),
     ("mode", ("no worker",), "the run logs metrics"),
@@ -69,6 +71,7 @@ def test_the_right_answer(name: str) -> None:
     run = broken_run(name)
     assert run.check(...).ok is None
     assert run.check(*RIGHT[name]).ok
+    assert run.check(f" {RIGHT[name][0]} ", *RIGHT[name][1:]).ok
 
 
 @pytest.mark.parametrize(("name", "answers", "saying"), WRONG)
@@ -99,9 +102,11 @@ def test_where_it_stops() -> None:
 def test_the_first_error_of_the_log() -> None:
     assert root_cause(RAY_LOG).startswith("ValueError: invalid literal for int()")
     assert check_first_error(..., RAY_LOG).ok is None
-    assert check_first_error("ValueError", RAY_LOG).ok and check_first_error("ValueError: invalid", RAY_LOG).ok
+    for right in ("ValueError", "ValueError: invalid", " ValueError", ValueError):
+        assert check_first_error(right, RAY_LOG).ok
     for error, saying in (
         ("KeyError", "printed last"),
+        (KeyError, "printed last"),
         ("RuntimeError", "direct cause"),
         ("ray.exceptions.RayTaskError(KeyError)", "only carries"),
         ("TypeError", "no traceback"),

@@ -67,6 +67,10 @@ class TestNumber:
 
 
 class TestChoice:
+    @pytest.mark.parametrize("answer", ["stuck", " stuck ", ["stuck"]])
+    def test_right(self, answer: Any) -> None:
+        assert check_choice(answer, "stuck", CHOICES).ok is True
+
     def test_right_says_why(self) -> None:
         answer = check_choice("stuck", "stuck", CHOICES)
         assert answer.ok is True
@@ -82,7 +86,7 @@ class TestChoice:
             ("fine", "a step takes two seconds"),
             ("stack", "'stack' is none of 'stuck', 'lost' or 'fine'"),
             (3, "3 is none of"),
-            (["stuck"], "is none of"),
+            (["stuck", "lost"], "is none of"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:

@@ -9,6 +9,7 @@ from kitlib.inspector.doctor import RunCheck
 from kitlib.inspector.doctor.root_cause import root_cause
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.plain_checks import check_number
+from kitlib.lessons.reading import name_of
 
 _STOPS = {
     1: "each override has arrived",
@@ -29,11 +30,12 @@ def check_stop(answer: Any, found: RunCheck) -> Answer:
 
 
 def check_first_error(answer: Any, log: str) -> Answer:
-    """Which error is the cause? The name of its class is enough."""
+    """Which error is the cause? The name of its class is enough, or the class itself."""
     if unanswered(answer):
         return open_answer()
     cause = root_cause(log)
-    word = str(answer).split(":")[0].split(".")[-1].strip()
+    name = answer.__name__ if isinstance(answer, type) else name_of(answer)
+    word = name.split(":")[0].split(".")[-1]
     if word == cause.split(":")[0]:
         return right(cause)
     if word.startswith("RayTaskError"):

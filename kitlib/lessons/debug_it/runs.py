@@ -28,6 +28,7 @@ from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswe
 from kitlib.lessons.debug_it.own_grpo import divide_by_n
 from kitlib.lessons.fixtures import Fixture, load_fixture
 from kitlib.lessons.plain_checks import check_choice
+from kitlib.lessons.reading import name_of, number_of
 from kitlib.trainer.formulas import Formula, reference_formulas
 from kitlib.transfer_queue import KVBatchMeta, TransferQueue
 
@@ -94,12 +95,12 @@ def _settings(seed: int) -> BrokenRun:
     used = load_config(script).select(lr)
 
     def judge(setting: Any, value: Any) -> Answer:
-        if setting != lr:
-            near = isinstance(setting, str) and setting.endswith("lr")
+        if name_of(setting) != lr:
+            near = name_of(setting).endswith("lr")
             hint = "give the whole dotted name" if near else "compare what was asked for with what the run uses"
             return mistakes([f"{setting!r} is not the one: {hint}"])
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != used:
-            asked_for = " (that is what was asked for)" if value == 1e-3 else ""
+        if number_of(value) != used:
+            asked_for = " (that is what was asked for)" if number_of(value) == 1e-3 else ""
             return mistakes([f"the run does not use {value!r}{asked_for}"])
         return right(f"{lr} was set twice, and the later word wins")
 
@@ -170,9 +171,9 @@ def _workers(seed: int) -> BrokenRun:
     asked = [*fixture.overrides, "actor_rollout_ref.actor.use_kl_loss=true"]
 
     def judge(name: Any) -> Answer:
-        if name == "ref_policy_wg":
+        if name_of(name) == "ref_policy_wg":
             return right("use_kl_loss compares with a reference policy, and there is no worker that holds one")
-        why = _WORKERS.get(str(name))
+        why = _WORKERS.get(name_of(name))
         return mistakes([f"{name}: {why}" if why else f"{name!r} is no worker: take one of the names printed above"])
 
     symptom = "The step stops with: 'NoneType' object has no attribute 'compute_ref_log_prob'."
