@@ -103,6 +103,7 @@ def order_mistakes(answer: Any, truth: Sequence[str], because: Mapping[tuple[str
     """What is wrong with an order: names that are none or missing; else the first pair that stands the wrong way."""
     if not isinstance(answer, list | tuple) or not all(isinstance(name, str) for name in answer):
         return [f"the answer is a list of names in their order, not {answer!r}"]
+    answer = [name.strip() for name in answer]
     strange = names_mistakes(set(answer), truth, {})
     if strange or len(answer) != len(truth):
         return strange or ["a name stands in the list more than once"]

@@ -145,6 +145,7 @@ class TestOrder:
     def test_right(self) -> None:
         assert check_order(STAGES, STAGES).says == ("submit > sample > update > clear",)
         assert check_order(tuple(STAGES), STAGES, right="yes").says == ("yes",)
+        assert check_order([f" {name} " for name in STAGES], STAGES).ok
 
     def test_open(self) -> None:
         assert check_order(..., STAGES).ok is None
