@@ -110,7 +110,12 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kitlib doctor`."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a snapshot, a recording or a case file")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="a run, a recording, a snapshot or a case file; default: the newest run",
+    )
     parser.add_argument("--case", action="store_true", help="FILEs are case files; prints one JSON object a line")
     parser.add_argument(
         "--check",

@@ -14,6 +14,7 @@ from kitlib.config import load_config
 from kitlib.inspector import Recording, open_recording
 from kitlib.inspector.doctor import RunCheck
 from kitlib.inspector.doctor import check_run as ask_seven
+from kitlib.inspector.doctor.diagnose import telling_moment
 from kitlib.inspector.recording_files import CONFIG
 from kitlib.inspector.scene import newest_recording
 from kitlib.run.curve import read_metrics
@@ -32,7 +33,7 @@ def check_run(run: Any, **arguments: Any) -> RunCheck:
         config = arguments.get("config")
         if isinstance(run, Recording) and config is None:
             config = _recorded_config(run.folder)
-        source = run.last if isinstance(run, Recording) and run.moments else run
+        source = telling_moment(run) if isinstance(run, Recording) and run.moments else run
         if config is not None:
             arguments["formulas"] = reference_formulas(source, config, _metrics(run))
     return ask_seven(run, **arguments)

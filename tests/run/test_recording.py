@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from kitlib.agent_loop.ledger import TaskLedger
+from kitlib.cli import main
 from kitlib.inspector import byte_ledger, group_board, open_recording, presence, provenance, stage_card
-from kitlib.run import train
+from kitlib.run import check_run, train
 from kitlib.run.recording import describe_tasks
 from kitlib.trainer.stages import PPOStages
 from kitlib.transfer_queue import KVBatchMeta
@@ -52,6 +53,26 @@ def test_a_run_is_recorded_and_every_call_is_signed(tmp_path: Path) -> None:
     assert recording.failure == ""
     for stage in ("compute_old_log_prob", "compute_advantage", "update_actor"):
         assert stage_card(stage, recording.config, events=recording).text(400).count("as in the contract") == 2
+
+
+def test_the_doctor_looks_at_the_rows_of_a_run_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its queue is empty, which proves nothing: the last moment with rows counts, for the seven questions too."""
+    fields = ["uid", "rm_scores", "response_mask", "old_log_probs", "rollout_log_probs", "advantages"]
+    train(quiet(tmp_path / "runs" / "mine", kitlib__record_values=fields), Console(file=io.StringIO()))
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor"]) == 0, "without a name: the newest run below this folder"
+    said = capsys.readouterr().out
+    assert said.startswith("step 2 after log_rollout_data  runs/mine/recording\n")
+    assert "train 16 in" in said
+    found = check_run(tmp_path)
+    assert found.answers[6].state == "ok" and "advantages comes out the same" in found.answers[6].says
+
+
+def test_the_doctor_and_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "nowhere/x"]) == 2
+    assert "there is no file or folder 'nowhere/x'" in capsys.readouterr().err
 
 
 def _fail(self: PPOStages, batch: KVBatchMeta) -> KVBatchMeta:

@@ -1,7 +1,8 @@
 """`kitlib doctor`: the doctor in a terminal.
 
-    kitlib doctor [--address ADDRESS]       look into a running queue (default: the Ray cluster on this machine)
-    kitlib doctor FILE                      a snapshot, a recording, a case file
+    kitlib doctor                           the newest recording below this folder
+    kitlib doctor FILE                      a recording, the folder of a run, a snapshot, a case file
+    kitlib doctor --address ADDRESS         the queue of a live run on Ray; auto: the cluster on this machine
     kitlib doctor --json --case FILE ..     one JSON object a line and case file
 
 Exit status 0 without an error, 1 with one, 2 if the question was refused.
@@ -21,6 +22,8 @@ from kitlib.inspector.doctor.diagnose import doctor
 from kitlib.inspector.doctor.examine import examine
 from kitlib.inspector.doctor.finding import Finding
 from kitlib.inspector.doctor.report import Report
+from kitlib.inspector.recording import Moment
+from kitlib.inspector.scene import NothingToInspectError
 
 FOUND, REFUSED = 1, 2
 CASE_NAMES = ("kind", "severity", "keys", "fields", "numbers", "says", "way_out")
@@ -43,12 +46,14 @@ def _reports(args: argparse.Namespace) -> Iterable[Report]:
         "global_steps": args.step,
         "values": not args.no_values,
     }
-    for name in args.files:
+    for name in args.files or ([] if args.address else ["."]):
+        if not Path(name).exists():
+            raise NothingToInspectError(f"there is no file or folder {name!r} to look into")
         yield doctor(name, **arguments)
-    if args.address or not args.files:
+    if args.address:
         from kitlib.inspector.doctor.live import attached, look_twice
 
-        yield look_twice(attached(args.address or "auto", not args.no_values), **arguments)
+        yield look_twice(attached(args.address, not args.no_values), **arguments)
 
 
 def _cases(paths: list[Path], values: bool) -> int:
@@ -81,7 +86,9 @@ def _plain(finding: Finding) -> dict[str, Any]:
 def _text(report: Report) -> str:
     import shutil
 
-    return report.text(max(60, shutil.get_terminal_size((120, 24)).columns))
+    moment = report.target if isinstance(report.target, Moment) else None
+    title = f"{moment}  {moment.folder}\n" if moment is not None else ""
+    return title + report.text(max(60, shutil.get_terminal_size((120, 24)).columns))
 
 
 def _config(path: str | None) -> Any:

@@ -24,7 +24,7 @@ from kitlib.inspector.doctor.situation import Situation, stage_name
 from kitlib.inspector.doctor.values import QueueValues
 from kitlib.inspector.judgement import check_stage
 from kitlib.inspector.recording import Moment, Recording, open_recording
-from kitlib.inspector.scene import newest_recording
+from kitlib.inspector.scene import newest_position, newest_recording
 from kitlib.inspector.source import snapshot_of
 from kitlib.transfer_queue import load_snapshot
 
@@ -105,7 +105,8 @@ def look_at(target: Any) -> tuple[Any, Situation]:
     if isinstance(target, str | Path):
         return _open(Path(target))
     if isinstance(target, Recording):
-        return target.last, _of_recording(target)
+        moment = telling_moment(target)
+        return moment, _of_recording(target, moment)
     return target, _situation(target)
 
 
@@ -127,9 +128,18 @@ def _situation(source: Any) -> Situation:
     return replace(base, **_of_moment(source)) if isinstance(source, Moment) else base
 
 
-def _of_recording(recording: Recording) -> Situation:
-    """The last moment, with the settings, what `sample` waits for, and the phase that the run is in."""
-    base = replace(_situation(recording.last), waiting=recording.waiting_at(recording.last))
+def telling_moment(recording: Recording) -> Moment:
+    """The last moment; of a run that is over or between two steps, with nothing left, the one before it was cleared."""
+    last = recording.last
+    is_idle = recording.waiting_at(last) is None and not phase_of(recording)
+    if is_idle and not any(part.keys for part in last.snapshot().partitions.values()):
+        return recording.moments[newest_position(recording)]
+    return last
+
+
+def _of_recording(recording: Recording, moment: Moment) -> Situation:
+    """One moment, with the settings, what `sample` waits for, and the phase that the run is in."""
+    base = replace(_situation(moment), waiting=recording.waiting_at(moment))
     base = replace(base, context=phase_of(recording))
     if base.waiting is not None and base.stage is None:
         base = replace(base, stage="sample")
