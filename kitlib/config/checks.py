@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kitlib.config.errors import ConfigError
@@ -41,6 +41,7 @@ POLICY_LOSSES = (
         "bypass_mode",
     ),
 )
+LOGGERS = ("console", "jsonl", "tensorboard", "wandb")  # trainer/tracking.py makes them
 CHECKPOINT_CONTENTS = ("model", "optimizer", "extra", "hf_model")
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")  # verl also lists "full", which it never implemented
 _AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -157,6 +158,17 @@ def _choices(values: Values) -> Iterator[str]:
         if values[key] not in allowed:
             shown = ", ".join("null" if name is None else str(name) for name in allowed)
             yield f"{key}={values[key]}: expected one of {shown}{_did_you_mean(values[key], allowed)}"
+
+
+def names_of_loggers(logger: str | Iterable[str]) -> list[str]:
+    """`trainer.logger`: a list, or one name, as in verl."""
+    return [logger] if isinstance(logger, str) else list(logger)
+
+
+def _loggers(values: Values) -> Iterator[str]:
+    for name in names_of_loggers(values["trainer.logger"]):
+        if name not in LOGGERS:
+            yield f"trainer.logger names {name!r}: expected {', '.join(LOGGERS)}{_did_you_mean(name, LOGGERS)}"
 
 
 def _registered(values: Values) -> Iterator[str]:
@@ -307,6 +319,7 @@ def _checkpoint_contents(values: Values) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _choices,
+    _loggers,
     _registered,
     _counts,
     _ranges,

@@ -23,7 +23,7 @@ from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
 from kitlib.inspector.provenance_view import provenance
 from kitlib.inspector.recording import Moment, Recording, open_recording
-from kitlib.inspector.recording_files import HEADER, LOG
+from kitlib.inspector.recording_files import HEADER, LOG, TASKS
 from kitlib.inspector.render.model import ViewModel, cell, line
 from kitlib.inspector.render.states import State
 from kitlib.inspector.stage_card_view import stage_card
@@ -33,6 +33,9 @@ from kitlib.inspector.timeline_view import time_line
 from kitlib.inspector.tokens_view import tokens
 from kitlib.inspector.view import View
 from kitlib.inspector.why_waiting_view import why_waiting
+
+MOST_TASK_LINES = 60  # of the failure: a batch of sessions that fail alike fills pages
+FAILURE_BUDGET = 1_000_000  # bytes: an error is shown whole, however long its words are
 
 
 class NothingToInspectError(KitError):
@@ -144,9 +147,12 @@ def _failure(scene: Scene) -> View:
         return View(ViewModel(line(("failure", State.STRONG), ("the run has not failed", State.GOOD))))
     lines = text.rstrip().split("\n")
     tasks = scene.recording.tasks.rstrip().split("\n") if scene.recording is not None else []
+    if len(tasks) > MOST_TASK_LINES:
+        tasks[MOST_TASK_LINES:] = [f"... {len(tasks) - MOST_TASK_LINES} more lines in {TASKS} of the recording"]
     said = [one for one in lines if not one.startswith(" ")]  # what follows indented explains it
     head = line(("failure", State.STRONG), (said[-1] if said else lines[-1], State.BAD))
-    return View(ViewModel(head, notes=tuple(cell(one) for one in [*lines, *tasks] if one)))
+    notes = tuple(cell(one) for one in [*lines, *tasks] if one)
+    return View(ViewModel(head, notes=notes), FAILURE_BUDGET)
 
 
 def _diff(scene: Scene) -> View:

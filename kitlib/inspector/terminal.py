@@ -23,6 +23,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from kitlib.inspector.page import Section, write_page
+from kitlib.inspector.recording import Recording
 from kitlib.inspector.scene import NEED_OPTION, VIEWS, Scene, newest_position, show
 
 KEYS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\t": "tab", " ": "page", "\x03": "q"}
@@ -41,7 +42,8 @@ def print_once(scene: Scene, names: Sequence[str], console: Console, html: Path 
         console.print(f"{html}  {html.stat().st_size / 1000:.0f} KB", highlight=False, soft_wrap=True)
         return
     console.print(Text(scene.title, style="dim"), soft_wrap=True)
-    for name in names or ("partitions", "presence"):
+    failed = ["failure"] if isinstance(scene.recording, Recording) and scene.recording.failure else []
+    for name in names or [*failed, "partitions", "presence"]:
         console.print()
         console.print(show(scene, name))
 

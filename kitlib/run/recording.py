@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Iterator
@@ -102,8 +103,14 @@ def _running(records: tuple[TaskRecord, ...]) -> Iterator[str]:
 
 def _failed(records: tuple[TaskRecord, ...]) -> Iterator[str]:
     yield f"failed tasks: {len(records)}"
+    first_at: dict[str, TaskRecord] = {}  # a fault of the data fails every session of a batch in one place
     for task in records:
         error = task.exception
         assert error is not None, "a failed task has an exception"
         yield f"  {task}  after {task.seconds or 0:.1f} s: {type(error).__name__}: {error}"
-        yield from ("    " + line for line in traceback.format_tb(error.__traceback__))
+        place = "".join(traceback.format_tb(error.__traceback__))
+        if place in first_at:
+            yield f"    in the same place as {first_at[place]}"
+        else:
+            first_at[place] = task
+            yield textwrap.indent(place.rstrip(), "    ")

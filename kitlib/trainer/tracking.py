@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kitlib.config import Config
+from kitlib.config.checks import names_of_loggers
 from kitlib.trainer.errors import TrainerError
 from kitlib.trainer.metrics import to_plain
 from kitlib.trainer.observers import Observer
@@ -76,11 +77,9 @@ _WITH_FOLDER: dict[str, Callable[[Config, Path], Observer]] = {
 def make_loggers(config: Config, run_dir: Path | None) -> list[Observer]:
     """The observers named by `trainer.logger`; all but console need a run folder."""
     loggers: list[Observer] = []
-    for name in config.trainer.logger:
+    for name in names_of_loggers(config.trainer.logger):
         if name == "console":
             loggers.append(ConsoleProgress())
-        elif name not in _WITH_FOLDER:
-            raise TrainerError(f"trainer.logger names {name!r}; kitlib knows console, {', '.join(_WITH_FOLDER)}")
         elif run_dir is None:
             raise TrainerError(f"trainer.logger names {name}, which needs a run folder: pass run_dir, or drop the name")
         else:

@@ -23,6 +23,7 @@ BROKEN = [
     (["trainer.v1.trainer_mode=separate_async"], [SYNC_STEP, "16 is not 4 * 16"]),
     (["algorithm.adv_estimator=gpro"], ["algorithm.adv_estimator=gpro", "did you mean grpo?"]),
     (["actor_rollout_ref.actor.policy_loss.loss_mode=vanila"], ["did you mean vanilla?"]),
+    (["trainer.logger=[console,tensorbord]"], ["trainer.logger names 'tensorbord'", "did you mean tensorboard?"]),
     (["data.max_prompt_length=0"], ["data.max_prompt_length=0", "at least 1"]),
     (["data.max_response_length=-1"], ["data.max_response_length=-1", "at least 1"]),
     (["actor_rollout_ref.rollout.response_length=0"], ["rollout.response_length=0", "at least 1"]),
@@ -44,6 +45,7 @@ FINE = [
     ["trainer.v1.trainer_mode=separate_async", MINI + "=4"],
     ["critic.ppo_mini_batch_size=64"],  # no critic with grpo
     ["trainer.total_training_steps=null"],
+    ["trainer.logger=console"],
     ["trainer.v1.sampler.max_off_policy_threshold=null"],
     ["actor_rollout_ref.rollout.val_kwargs.do_sample=true", "actor_rollout_ref.rollout.val_kwargs.temperature=1"],
 ]

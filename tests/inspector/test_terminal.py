@@ -20,7 +20,7 @@ from kitlib.contract import StageRecord
 from kitlib.inspector import open_recording, record
 from kitlib.inspector.command import _first_view
 from kitlib.inspector.scene import NEED_OPTION, VIEWS, NothingToInspectError, Scene, newest_recording, open_scene, show
-from kitlib.inspector.terminal import Screen, page_of, split_keys
+from kitlib.inspector.terminal import Screen, page_of, print_once, split_keys
 from kitlib.replay_buffer.waiting import WaitReport
 from kitlib.transfer_queue import acting_as
 from tests.inspector.queues import board_queue, put_row
@@ -58,6 +58,19 @@ def test_a_failure_is_judged_by_the_stage_that_failed(tmp_path: Path) -> None:
     scene = open_scene(tmp_path)
     assert scene.next_stage == "compute_advantage"
     assert show(scene, "failure").headline == "failure  KeyError: 'rm_scores'"
+
+
+def test_the_failure_of_a_whole_batch_is_shown(tmp_path: Path) -> None:
+    """All 512 sessions failed: the error is shown first, without asking, and the tasks do not bury it."""
+    tasks = "failed tasks: 512\n" + "\n".join(f"  session u{n}_0  after 0.1 s: {'x' * 400}" for n in range(512))
+    with record(board_queue({"f3a1": [1, 0]}), tmp_path / "recording", tick=60) as recorder:
+        recorder.fail(KeyError("rm_scores"), tasks + "\n")
+    out = io.StringIO()
+    print_once(open_scene(tmp_path), [], Console(file=out, width=100))
+    said = out.getvalue()
+    assert "failure  KeyError: 'rm_scores'" in said and "budget" not in said
+    assert said.index("failure  KeyError") < said.index("train")
+    assert "... 453 more lines in tasks.txt" in said and "session u58_0" in said and "session u59_0" not in said
 
 
 @pytest.mark.parametrize("name", list(VIEWS))

@@ -128,3 +128,20 @@ def test_tasks_as_text() -> None:
     assert lines[2] == "failed tasks: 1" and lines[3].startswith("  session u1_3  after ")
     assert lines[3].endswith("ValueError: a tool that is not there")
     assert any("in bad" in line for line in lines)
+
+
+def test_tasks_that_failed_in_one_place_show_it_once() -> None:
+    ledger = TaskLedger()
+
+    async def bad(word: str) -> None:
+        raise ValueError(word)
+
+    async def run() -> str:
+        failed = [ledger.spawn(bad(word), name="session", uid="u1", session_id=n) for n, word in enumerate("abc")]
+        await asyncio.gather(*failed, return_exceptions=True)
+        return describe_tasks(ledger)
+
+    text = asyncio.run(run())
+    assert text.count("raise ValueError(word)") == 1 and text.count("in the same place as session u1_0") == 2
+    assert all(f"ValueError: {word}\n" in text for word in "abc")
+    assert "\n\n" not in text

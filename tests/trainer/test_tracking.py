@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from kitlib.config.checks import LOGGERS
 from kitlib.trainer.errors import TrainerError
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.task_runner import TaskRunner
-from kitlib.trainer.tracking import make_loggers
+from kitlib.trainer.tracking import _WITH_FOLDER, JsonLines, make_loggers
 from tests.trainer.conftest import small_config
 
 
@@ -62,9 +63,18 @@ def test_a_run_writes_its_numbers_and_tells_observers_in_order(tmp_path: Path) -
     assert "algorithm:" in (tmp_path / "config.yaml").read_text()
 
 
-def test_a_logger_without_a_folder_or_of_another_name_is_refused(tmp_path: Path) -> None:
+def test_a_logger_without_a_folder_is_refused() -> None:
     with pytest.raises(TrainerError, match="jsonl, which needs a run folder"):
         make_loggers(small_config(trainer__logger=["jsonl"]), None)
+
+
+def test_one_logger_may_stand_without_a_list(tmp_path: Path) -> None:
+    (logger,) = make_loggers(small_config(trainer__logger="jsonl"), tmp_path)
+    assert isinstance(logger, JsonLines)
+
+
+def test_every_logger_that_a_config_may_name_can_be_made() -> None:
+    assert {"console", *_WITH_FOLDER} == set(LOGGERS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
