@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kitlib.inspector.doctor import doctor
 from kitlib.inspector.doctor.root_cause import root_cause
@@ -36,7 +37,9 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("settings", ("data.train_batch_size", 4), "compare what was asked for"),
     ("settings", (LR, 1e-3), "that is what was asked for"),
     ("settings", (LR, np.float64(1e-3)), "that is what was asked for"),
-    ("settings", (LR, "1e-6"), "the run does not use '1e-6'"),
+    ("settings", (LR, "1e-3"), "that is what was asked for"),
+    ("settings", (LR, "small"), "the run does not use 'small'"),
+    ("settings", (LR, 1.001e-6), "the run does not use"),
     ("mode", ("cleared",), "the queue is empty at every moment"),
     ("mode", ("no worker",), "the run logs metrics"),
     ("mode", ("v0",), "is none of"),
@@ -74,6 +77,24 @@ def test_the_right_answer(name: str) -> None:
     assert run.check(f" {RIGHT[name][0]} ", *RIGHT[name][1:]).ok
 
 
+@pytest.mark.parametrize("value", ["1e-6", " 0.000001", np.float32(1e-6), torch.tensor(1e-6)])
+def test_the_learning_rate_in_any_dress(value: Any) -> None:
+    assert broken_run("settings").check(LR, value).ok
+
+
+def test_a_key_and_a_name_may_stand_in_a_list() -> None:
+    run = broken_run("fields", seed=3)
+    (finding,) = doctor(run.tq, stage=run.stage, config=run.config, batch=run.batch).errors
+    assert run.check([finding.keys[0]], ["rm_score"]).ok
+
+
+def test_the_view_below_the_findings_shows_the_row() -> None:
+    run = broken_run("fields", seed=3)
+    report = doctor(run.tq, stage=run.stage, config=run.config, batch=run.batch)
+    panel = report._repr_mimebundle_()["text/html"].partition("<details")[2]
+    assert "\N{BALLOT X}" in panel.partition("<tbody>")[2] and "showing 0" not in panel
+
+
 @pytest.mark.parametrize(("name", "answers", "saying"), WRONG)
 def test_a_wrong_answer_is_named(name: str, answers: tuple[Any, ...], saying: str) -> None:
     answer = broken_run(name).check(*answers)
@@ -102,7 +123,7 @@ def test_where_it_stops() -> None:
 def test_the_first_error_of_the_log() -> None:
     assert root_cause(RAY_LOG).startswith("ValueError: invalid literal for int()")
     assert check_first_error(..., RAY_LOG).ok is None
-    for right in ("ValueError", "ValueError: invalid", " ValueError", ValueError):
+    for right in ("ValueError", "ValueError: invalid", " ValueError", ValueError, ValueError("invalid literal")):
         assert check_first_error(right, RAY_LOG).ok
     for error, saying in (
         ("KeyError", "printed last"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from kitlib.inspector.doctor import RunCheck
 from kitlib.inspector.doctor.root_cause import root_cause
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
 from kitlib.lessons.plain_checks import check_number
-from kitlib.lessons.reading import name_of
+from kitlib.lessons.reading import name_of, number_of
 
 _STOPS = {
     1: "each override has arrived",
@@ -30,11 +31,12 @@ def check_stop(answer: Any, found: RunCheck) -> Answer:
 
 
 def check_first_error(answer: Any, log: str) -> Answer:
-    """Which error is the cause? The name of its class is enough, or the class itself."""
+    """Which error is the cause? The name of its class is enough, or the class, or an error of it."""
     if unanswered(answer):
         return open_answer()
     cause = root_cause(log)
-    name = answer.__name__ if isinstance(answer, type) else name_of(answer)
+    known = type(answer) if isinstance(answer, BaseException) else answer
+    name = known.__name__ if isinstance(known, type) else name_of(known)
     word = name.split(":")[0].split(".")[-1]
     if word == cause.split(":")[0]:
         return right(cause)
@@ -57,3 +59,12 @@ def check_factor(answer: Any, num_rows: int) -> Answer:
         1.0: "with equal formulas the factor would be 1",
     }
     return check_number(answer, truth, names, right=f"sqrt({num_rows}/{num_rows - 1}) = {truth:.4f}")
+
+
+def number_or_quoted(value: Any) -> float:
+    """A number, or one in quotes as a script has it; NaN for anything else."""
+    number = number_of(value)
+    if number is None and isinstance(value, str):
+        with suppress(ValueError):
+            number = float(value)
+    return math.nan if number is None else float(number)

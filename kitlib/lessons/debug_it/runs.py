@@ -13,6 +13,7 @@ recorded step, so no model is run. `exception` has a module of its own (rewards.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,10 +26,11 @@ from kitlib.config import Config, load_config
 from kitlib.inspector.doctor import RunCheck, check_run
 from kitlib.lessons import faults
 from kitlib.lessons.answers import Answer, mistakes, open_answer, right, unanswered
+from kitlib.lessons.debug_it.answers import number_or_quoted
 from kitlib.lessons.debug_it.own_grpo import divide_by_n
 from kitlib.lessons.fixtures import Fixture, load_fixture
 from kitlib.lessons.plain_checks import check_choice
-from kitlib.lessons.reading import name_of, number_of
+from kitlib.lessons.reading import name_of
 from kitlib.trainer.formulas import Formula, reference_formulas
 from kitlib.transfer_queue import KVBatchMeta, TransferQueue
 
@@ -99,8 +101,9 @@ def _settings(seed: int) -> BrokenRun:
             near = name_of(setting).endswith("lr")
             hint = "give the whole dotted name" if near else "compare what was asked for with what the run uses"
             return mistakes([f"{setting!r} is not the one: {hint}"])
-        if number_of(value) != used:
-            asked_for = " (that is what was asked for)" if number_of(value) == 1e-3 else ""
+        said = number_or_quoted(value)
+        if not math.isclose(said, used, rel_tol=1e-6):  # 1e-6 of float32 is not quite that of float64
+            asked_for = " (that is what was asked for)" if math.isclose(said, 1e-3, rel_tol=1e-6) else ""
             return mistakes([f"the run does not use {value!r}{asked_for}"])
         return right(f"{lr} was set twice, and the later word wins")
 

@@ -14,6 +14,7 @@ import torch
 from kitlib.keys import uid_of
 from kitlib.lessons.faults.fault import Fault, FaultError, save, there
 from kitlib.lessons.faults.judges import among, lost_field, one_group, one_key, some_keys
+from kitlib.lessons.reading import name_of
 from kitlib.transfer_queue import KVBatchMeta, QueueProtocol, take_snapshot
 from kitlib.workers.bridge import partition_of
 
@@ -44,7 +45,8 @@ def misspell_field(tq: QueueProtocol, batch: KVBatchMeta, seed: int = 0, field: 
     tq.kv_batch_put(keys=[key], partition_id=home, fields=row.exclude(field), tags=[tag])
     tq.kv_put(key=key, partition_id=home, fields={wrong: _value(row, field)})
 
-    def judge(said: Any) -> list[str]:
+    def judge(answer: Any) -> list[str]:
+        said = name_of(answer)
         if said == field:
             return [f"{field} is the name that the others have: under which name does this row carry it?"]
         known = said in take_snapshot(tq).partitions[home].fields
