@@ -107,7 +107,8 @@ def test_a_setting_this_version_does_not_act_on(run) -> None:
 def test_a_run_folder_that_is_taken(run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
-    assert "already holds a run" in run()
+    said = run()
+    assert "already holds a run" in said and "no checkpoint (trainer.save_freq=-1)" in said
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == "{}\n"
 
 

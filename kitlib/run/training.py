@@ -47,8 +47,8 @@ def new_run_dir(config: Config) -> Path:
     if (folder / "metrics.jsonl").exists() and not _goes_on(config, folder):
         raise KitError(
             f"kitlib.run_dir={folder} already holds a run (metrics.jsonl) that cannot be gone on with: it has made no "
-            f"checkpoint, or trainer.resume_mode={config.trainer.resume_mode} does not name one of its own. Name "
-            "another folder or remove it"
+            f"checkpoint (trainer.save_freq={config.trainer.save_freq}), or trainer.resume_mode="
+            f"{config.trainer.resume_mode} does not name one of its own. Name another folder or remove it"
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -129,11 +129,12 @@ def _report(result: RunResult, console: Console) -> None:
     console.print(_table(rows, result.seconds))
     if rows:
         _draw(rows, result.run_dir, console)
+    recordings = sorted(result.run_dir.glob("recording*"))  # one for each part of a run that has gone on
     for name, meaning in (
         ("config.yaml", "resolved config"),
         ("metrics.jsonl", "one object a step"),
         ("rollouts.jsonl", "every trajectory"),
-        ("recording", "queue calls and pictures, for kitlib inspect"),
+        *((path.name, "queue calls and pictures, for kitlib inspect") for path in recordings),
         ("checkpoints", "to go on from with the same kitlib.run_dir"),
         (PAGE, "who was busy when"),
         (TRACE, "the same for ui.perfetto.dev"),

@@ -103,8 +103,10 @@ def test_a_run_that_cannot_start_leaves_its_error(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_keeps_the_first_recording(tmp_path: Path) -> None:
     (tmp_path / "recording").mkdir()
-    train(quiet(tmp_path, trainer__val_only=True, trainer__val_before_train=True), Console(file=io.StringIO()))
+    out = io.StringIO()
+    train(quiet(tmp_path, trainer__val_only=True, trainer__val_before_train=True), Console(file=out))
     assert open_recording(tmp_path / "recording-1").moments
+    assert f"{tmp_path}/recording-1  queue calls" in out.getvalue(), "the report names the one of this part"
 
 
 def test_tasks_as_text() -> None:
