@@ -13,23 +13,29 @@ keeps its traceback.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from kitlib import __version__
 from kitlib.errors import KitError
 
-EXIT_REFUSED, EXIT_INTERRUPTED = 2, 130
+EXIT_REFUSED, EXIT_INTERRUPTED, EXIT_UNREAD = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the return value is the exit status."""
     args = parse(argv)
     try:
-        return args.command(args) or 0
+        status = args.command(args) or 0
+        sys.stdout.flush()
+        return status
     except KitError as error:
         print(f"kitlib: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    except BrokenPipeError:  # `kitlib doctor | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush complains
+        return EXIT_UNREAD
     except KeyboardInterrupt:
         print("kitlib: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

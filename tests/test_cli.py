@@ -56,6 +56,13 @@ def test_no_command_prints_the_usage() -> None:
     assert "usage: kitlib" in result.stderr
 
 
+def test_a_reader_that_has_seen_enough() -> None:
+    """A pipe that is closed, as by `| head`, is no defect: nothing on stderr. `true` has ended before a word comes."""
+    program = f"{sys.executable} -m kitlib.cli config --yaml | true; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.stdout.splitlines()[-1], result.stderr) == ("141", "")
+
+
 def test_run_hands_over_the_settings(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("data: {train_batch_size: 32, val_batch_size: 5}\n")

@@ -234,7 +234,7 @@ def show(scene: Scene, name: str) -> View:
     if name not in VIEWS:
         near = difflib.get_close_matches(name, VIEWS, n=2)
         hint = f"did you mean {' or '.join(near)}?" if near else f"the views are {', '.join(VIEWS)}"
-        raise NothingToInspectError(f"no view {name!r}; {hint}")
+        raise NothingToInspectError(f"no view {name!r}, and no file or folder of that name; {hint}")
     try:
         return VIEWS[name](scene)
     except KitError as error:

@@ -190,7 +190,7 @@ def test_command_prints_once_without_a_terminal(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["presense"], "no view 'presense'; did you mean presence"),
+        (["presense"], "no view 'presense', and no file or folder of that name; did you mean presence"),
         (["--at", "9"], "--at 9: the recording has moments 1 to 2"),
         (["--at", "balance_batch"], "there are: sample, compute_old_log_prob"),
         (["--stage", "update_actors"], "did you mean update_actor"),
