@@ -58,6 +58,7 @@ gpu: $(VENV)/test.stamp  ## the tests that need a CUDA device
 # Installing is skipped while neither file changed. torch goes first: whatever is asked for later finds it there and does not
 # take another build of it.
 $(VENV)/run.stamp: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): some minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(INSTALL) torch
