@@ -66,8 +66,9 @@ def add_lora(model: Any, model_settings: Any) -> None:
                 "linear layers can have an adapter here"
             )
     if path is not None:
-        unknown = set_peft_model_state_dict(model, load_peft_weights(str(path), device="cpu"), ADAPTER).unexpected_keys
-        if unknown:
+        weights = load_peft_weights(str(path), device="cpu")
+        loaded: Any = set_peft_model_state_dict(model, weights, ADAPTER)  # its declared type is an untyped namedtuple
+        if unknown := loaded.unexpected_keys:
             raise CheckpointError(f"{path} is the adapter of another model: it has no place for {unknown[0]}")
 
 
