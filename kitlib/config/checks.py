@@ -255,10 +255,12 @@ def _separate_async(values: Values) -> Iterator[str]:
         return
     train, mini = values["data.train_batch_size"], values[f"{ACTOR}.ppo_mini_batch_size"]
     inner = values["trainer.v1.separate_async.parameter_sync_step"]
-    if train != inner * mini:
+    if inner > 0 and mini > 0 and train != inner * mini:
         yield (
             f"separate_async needs data.train_batch_size = trainer.v1.separate_async.parameter_sync_step * "
-            f"{ACTOR}.ppo_mini_batch_size, but {train} is not {inner} * {mini}"
+            f"{ACTOR}.ppo_mini_batch_size, but {train} is not {inner} * {mini}: set "
+            + (f"{ACTOR}.ppo_mini_batch_size={train // inner}, or " if train % inner == 0 else "")
+            + f"data.train_batch_size={inner * mini}"
         )
 
 
