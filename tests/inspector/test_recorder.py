@@ -297,7 +297,8 @@ assert not torch.cuda.is_initialized()
 def test_config_is_read_back_with_its_origins() -> None:
     from kitlib.config import load_config
 
-    config = load_config({"data.train_batch_size": 32, "algorithm.kl_ctrl.kl_coef": 0.5, "trainer.logger": ["a # b"]})
+    words = {"data.train_batch_size": 32, "algorithm.kl_ctrl.kl_coef": 0.5, "trainer.project_name": "a # b"}
+    config = load_config(words)
     read = RecordedConfig(config.to_yaml())
     flat = config.to_flat()
     assert {key: read.to_flat().get(key) for key in flat if flat[key] != {}} == {
