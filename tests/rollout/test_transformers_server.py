@@ -150,9 +150,10 @@ def test_a_request_joins_between_two_tokens_of_another(
         await steps.take(3)
         second = asyncio.ensure_future(generate(server, [4, 5], 2, name="second"))
         await asyncio.sleep(0)
-        steps.allow()
+        steps.allow(4)  # enough for the second, and one too few for the first
         assert (await second).token_ids == greedy(qwen3, [4, 5], 2)
         assert not first.done()
+        steps.allow()
         assert (await first).token_ids == greedy(qwen3, [1, 2, 3], 8)
 
     asyncio.run(main())
