@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kitlib.contract import STAGES, needs
+from kitlib.contract import needs
 from kitlib.inspector.doctor.handle import Handle
 from kitlib.inspector.doctor.scene import Row, Scene, grouped, keys_of, sessions_of
 from kitlib.inspector.doctor.situation import Situation
@@ -54,8 +54,8 @@ def _running_batch(scene: Scene) -> list[Row]:
 def _stage_of(scene: Scene, rows: list[Row], s: Situation) -> str:
     """The first stage whose own fields are not on most of the rows yet."""
     for name in BATCH_STAGES:
-        writes = [field for field in STAGES[name].writes if field.required]
-        marks = [any(scene.has(rows, need.field)) for need in writes if need.field != "response_mask"]
-        if marks and not all(marks) and needs(name, s.choices.config).runs:
+        stage = needs(name, s.choices.config)
+        marks = [any(scene.has(rows, field)) for field in stage.writes if field != "response_mask"]
+        if marks and not all(marks) and stage.runs:
             return name
     return BATCH_STAGES[-1] if grouped(rows) else "sample"
