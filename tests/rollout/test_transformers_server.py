@@ -38,39 +38,51 @@ def start() -> Iterator[Callable[..., TransformersServer]]:
 
 
 class Steps:
-    """Lets the engine of `server` make one step at a time, so that a test decides what happens between two tokens."""
+    """Lets the engine of `server` make one step at a time, so that a test decides what happens between two tokens.
+
+    The server's thread stops at a gate before each step. Whoever has awaited `take` or `between` knows that it stands
+    there: mail that arrives now is read after the next step, not before.
+    """
 
     def __init__(self, server: TransformersServer) -> None:
         self._server = server
         self._allowed = threading.Semaphore(0)
-        self._done = threading.Semaphore(0)
+        self._at_gate = threading.Event()
         step = server._engine.step
 
         def gated() -> list:
+            self._at_gate.set()
             while not self._allowed.acquire(timeout=0.05):
                 if server._closing:  # a failed test must end too
                     return []
-            finished = step()
-            self._done.release()
-            return finished
+            return step()
 
         server._engine.step = gated  # type: ignore[method-assign]
 
     async def take(self, num_steps: int) -> None:
-        self.allow(num_steps)
+        """Let it make `num_steps`, and come back to the gate: some request must have work left."""
+        await self._stand_at_gate()
         for _ in range(num_steps):
-            await asyncio.to_thread(self._done.acquire)
+            self._at_gate.clear()
+            self.allow(1)
+            await self._stand_at_gate()
 
     async def between(self, verb: Callable[..., Any], *args: Any) -> Any:
         """Call `verb` of the server while it is about to make a step, let it make this one, and wait for the verb."""
         calling = asyncio.ensure_future(asyncio.to_thread(verb, *args))
-        while not self._server._verbs:
-            await asyncio.sleep(0.001)
+        await self.until(lambda: self._server._verbs)
         self.allow(1)
         return await calling
 
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
     def allow(self, num_steps: int = 1000) -> None:
         self._allowed.release(num_steps)
+
+    async def _stand_at_gate(self) -> None:
+        assert await asyncio.to_thread(self._at_gate.wait, 60), "the server's thread did not come to the next step"
 
 
 async def generate(
@@ -149,8 +161,8 @@ def test_a_request_joins_between_two_tokens_of_another(
         first = asyncio.ensure_future(generate(server, [1, 2, 3], 8, name="first"))
         await steps.take(3)
         second = asyncio.ensure_future(generate(server, [4, 5], 2, name="second"))
-        await asyncio.sleep(0)
-        steps.allow(4)  # enough for the second, and one too few for the first
+        await steps.until(lambda: server._arrivals)
+        await steps.take(3)  # one without the second, and its two
         assert (await second).token_ids == greedy(qwen3, [4, 5], 2)
         assert not first.done()
         steps.allow()
