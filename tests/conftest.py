@@ -1,4 +1,4 @@
-"""What holds for every test: one torch thread, and no thread of kitlib left behind."""
+"""What holds for every test: one torch thread, the same examples in every run, and no thread of kitlib left behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault(
     "HF_HUB_OFFLINE", "1"
@@ -19,7 +20,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-GRACE_SECONDS = 2.0  # a thread that was told to stop may still be on its last instruction
+# No test may fail by chance: hypothesis draws the same examples in every run, and does not look at the clock.
+settings.register_profile(
+    "kitlib", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("kitlib")
+
+GRACE_SECONDS = 60.0  # a thread that was told to stop may still be on its last instruction, on a machine that is busy
 
 
 def kitlib_threads() -> set[threading.Thread]:
