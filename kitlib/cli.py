@@ -104,6 +104,7 @@ def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", help="default: train")
     parser.add_argument("--key", help="one key, or a pattern for presence; of config: one setting")
     parser.add_argument("--field", help="one field, or a pattern for presence")
+    parser.add_argument("--tokenizer", metavar="PATH", help="model folder for the text of tokens; default: the run's")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks")
 
 

@@ -4,6 +4,7 @@ verl 0.9.1 has no counterpart.
 
     kitlib inspect                               the newest recording below this folder, followed on the screen
     kitlib inspect runs/x/recording groups       a recording, beginning with one view
+    kitlib inspect tokens --key f3a1_0_0         one trajectory, its text by the tokenizer of the run's model
     kitlib inspect --once presence bytes         print and end
     kitlib inspect --once --html out.html        one page with every view
     kitlib inspect --address auto algorithm.adv_estimator=grpo
@@ -24,6 +25,7 @@ from rich.console import Console
 
 from kitlib.inspector.judgement import check_stage
 from kitlib.inspector.recording import Recording
+from kitlib.inspector.run_tokenizer import open_tokenizer
 from kitlib.inspector.scene import VIEWS, NothingToInspectError, Scene, open_scene, show
 from kitlib.inspector.terminal import print_once, watch_screen
 
@@ -39,6 +41,9 @@ def run_inspect(args: argparse.Namespace) -> int:
     if args.stage is not None:
         check_stage(args.stage)
     asked = {"stage": args.stage, "partition_id": args.partition, "key": args.key, "field": args.field}
+    if args.tokenizer is not None:
+        open_tokenizer(args.tokenizer)  # a folder without one is told at once
+        asked["tokenizer"] = args.tokenizer
     asked["settings"] = read_settings(args.config, [word for word in given if "=" in word])
     scene = _live(args, asked) if args.address else open_scene(paths[0] if paths else None, **asked)
     if args.at is not None:

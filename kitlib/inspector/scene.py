@@ -26,6 +26,7 @@ from kitlib.inspector.recording import Moment, Recording, open_recording
 from kitlib.inspector.recording_files import HEADER, LOG, TASKS
 from kitlib.inspector.render.model import ViewModel, cell, line
 from kitlib.inspector.render.states import State
+from kitlib.inspector.source import snapshot_of
 from kitlib.inspector.stage_card_view import stage_card
 from kitlib.inspector.stage_table_view import stage_table
 from kitlib.inspector.staleness_view import staleness
@@ -47,7 +48,8 @@ class Scene:
     """A source at one moment, and what the reader asked for.
 
     recording: None for a live queue. position: of the moment in recording.moments; -1 is the last. settings: the config
-    of a run that has not recorded one; without them the contract answers for verl's defaults.
+    of a run that has not recorded one; without them the contract answers for verl's defaults. tokenizer: folder of the
+    model whose tokenizer makes text of tokens; None: the one that the config names.
     """
 
     source: Any
@@ -58,6 +60,7 @@ class Scene:
     key: str | None = None
     field: str | None = None
     settings: Any = None
+    tokenizer: str | None = None
 
     @classmethod
     def of_recording(cls, recording: Recording, position: int = -1, **asked: Any) -> Scene:
@@ -166,8 +169,18 @@ def _diff(scene: Scene) -> View:
 def _asked(scene: Scene, option: str) -> str:
     value = getattr(scene, option)
     if value is None:
-        raise NothingToInspectError(f"this view needs --{option}")
+        raise NothingToInspectError(f"this view needs --{option}{_example(scene, option)}")
     return value
+
+
+def _example(scene: Scene, option: str) -> str:
+    """A word that would do: keys are shown shortened, and are asked for whole."""
+    part = snapshot_of(scene.source).partitions.get(_train(scene))
+    if part is None or option not in ("key", "field"):
+        return ""
+    rows = [key for key in part.keys if part.fields_of(key)]
+    known = rows if option == "key" else part.fields
+    return f", such as {known[-1]}" if known else ""
 
 
 def _history(scene: Scene) -> Any:
@@ -223,7 +236,9 @@ VIEWS: dict[str, Callable[[Scene], View]] = {
     "failure": _failure,
     "key": lambda scene: key_life(_history(scene), _asked(scene, "key"), scene.partition_id),
     "field": lambda scene: provenance(_history(scene), _asked(scene, "field"), _train(scene)),
-    "tokens": lambda scene: tokens(scene.source, _asked(scene, "key"), partition_id=_train(scene)),
+    "tokens": lambda scene: tokens(
+        scene.source, _asked(scene, "key"), scene.tokenizer, _train(scene), config=scene.config
+    ),
 }
 NEED_OPTION = ("key", "field", "tokens")  # left out where all views are shown
 

@@ -15,11 +15,14 @@ kitlib.record_update).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from kitlib.inspector.names import ShortNames
 from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel, cell, line
 from kitlib.inspector.render.states import State
 from kitlib.inspector.render.wording import count
+from kitlib.inspector.run_tokenizer import find_tokenizer, open_tokenizer
 from kitlib.inspector.selection import select
 from kitlib.inspector.source import Source, snapshot_of
 from kitlib.inspector.tags import describe_tags
@@ -30,24 +33,35 @@ from kitlib.inspector.view import PAGE_BUDGET, View
 ROLES: dict[Role, State] = {"prompt": State.DIM, "model": State.HIGH, "tool": State.LOW, "padding": State.WARN}
 MAX_TEXT = 600  # characters of one run
 NUM_HOVERS = 150  # tokens that tell their numbers when pointed at: they take half of a page
+GIVE_ONE = "give one: tokens(.., tokenizer=) takes the folder of a model or a tokenizer of transformers, kitlib inspect"
+GIVE_ONE += " --tokenizer PATH the folder"
 NOT_RECORDED = "ratio, clipped or not, and share of the update: run with kitlib.record_update=true"
 
 
 def tokens(
     source: Source,
     key: str,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     partition_id: str = "train",
     *,
+    config: Any = None,
     budget: int = PAGE_BUDGET,
 ) -> View:
     """One trajectory: runs of prompt, model and tool tokens, then every trained token with its numbers.
 
     source:    a queue; reads prompts, responses, response_mask, the log-probs, values, advantages, rm_scores and
                loss_share of one row.
-    tokenizer: makes text of ids and checks that encoding the text gives the same ids; without one, ids are shown.
-    Raises NoTokensError naming the key and what it has, NoSuchPartitionError.
+    tokenizer: makes text of ids and checks that encoding the text gives the same ids: one of transformers, or the
+               folder of a model. None: the one of the model that `config`, or the source if it is a recording, names;
+               where that one is not on this machine, ids are shown.
+    Raises NoTokensError naming the key and what it has, NoSuchPartitionError, NoTokenizerError for a path without one.
     """
+    if isinstance(tokenizer, str | Path):
+        tokenizer, said = open_tokenizer(tokenizer), f"text by the tokenizer of {tokenizer}"
+    elif tokenizer is None:
+        tokenizer, said = find_tokenizer(source, config)
+    else:
+        said = ""
     snapshot = snapshot_of(source)
     partition = select(snapshot, partition_id).partition
     row = read_trajectory(source, partition, key)
@@ -59,7 +73,7 @@ def tokens(
     columns = number_columns(row)
     notes = [
         words.retokenised(row),
-        "" if tokenizer else "no tokenizer given: tokens are shown as ids",
+        said if tokenizer else f"tokens are shown as ids: {said}; {GIVE_ONE}",
         NOT_RECORDED if "advantages" in row.numbers and "update_log_probs" not in row.numbers else "",
         names.note(),
     ]

@@ -83,7 +83,8 @@ def read_trajectory(source: Source, partition: PartitionSnapshot, key: str) -> T
     """Read the token fields of one row with one small get. Raises NoTokensError."""
     if not hasattr(source, "kv_batch_get"):
         raise NoTokensError(
-            f"the tokens of {key!r} are values, and a snapshot holds none: pass the queue, or a recording with values"
+            f"the tokens of {key!r} are values, and a snapshot holds none: pass the queue, or a recording with values "
+            "(kitlib.record_values=[prompts,responses,response_mask])"
         )
     if key not in partition:
         raise NoTokensError(f"no key {key!r} in partition {partition.partition_id!r} ({len(partition.keys)} keys)")

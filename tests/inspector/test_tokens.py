@@ -155,7 +155,7 @@ def test_field_of_another_length_is_said_and_not_shifted() -> None:
 
 def test_without_tokenizer_ids_are_shown() -> None:
     view = tokens(queue(), "f3a1_3_0")
-    assert rows(view, 0)[1][3] == "6 7" and "no tokenizer given" in view.text()
+    assert rows(view, 0)[1][3] == "6 7" and "tokens are shown as ids" in view.text()
 
 
 def test_text_of_the_model_is_escaped() -> None:

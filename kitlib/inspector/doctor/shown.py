@@ -60,7 +60,7 @@ def view_of(report: Report, finding: Finding) -> View:
     if finding.view == "staleness":
         return staleness(target, report.global_steps, report.config, partition_id)
     if finding.view == "tokens":
-        return tokens(target, finding.keys[0], partition_id=partition_id)
+        return tokens(target, finding.keys[0], partition_id=partition_id, config=report.config)
     if finding.view == "partitions":
         return partitions(target)
     if finding.view == "diff" and report.before is not None:

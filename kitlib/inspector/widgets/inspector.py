@@ -41,7 +41,8 @@ class Inspector:
     history:     of a live queue: a recording whose moments the time slider offers; it may grow.
     n:           sessions a prompt should have, for the group board; None takes it from the config.
     why_waiting: called while its panel is open, such as trainer.replay_buffer.why_waiting; a recording tells by itself.
-    tokenizer:   decodes token fields of a cell whose values are asked for.
+    tokenizer:   decodes token fields of a cell whose values are asked for; None: that of the model that the config or
+                 the recording names.
     hz:          looks a second at most.  height: of the grid in pixels.
     Raises NotebookExtraError, UnknownStageError, EmptyRecordingError.
     """

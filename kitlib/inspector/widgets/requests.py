@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kitlib.contract import STAGES
+from kitlib.inspector.run_tokenizer import find_tokenizer
 from kitlib.inspector.widgets.desk import Desk, Message
-from kitlib.inspector.widgets.detail import describe, read_value
+from kitlib.inspector.widgets.detail import TOKEN_FIELDS, describe, read_value
 
 
 class Requests:
@@ -69,8 +70,14 @@ class Requests:
         if key is None:
             facts = [("gone", "the row is no longer in the queue")]
         elif message["values"]:
-            facts = read_value(shown.source, shown.partition_id, key, field, self._tokenizer)
+            facts = read_value(shown.source, shown.partition_id, key, field, self._tokenizer_of(field))
         else:
             facts = describe(self._desk.feed, shown.row(key), shown.taken_at, key, field)
         answer = {name: message[name] for name in ("kind", "view", "row", "field", "values")}
         self._desk.outlet.reply({**answer, "facts": facts})
+
+    def _tokenizer_of(self, field: str) -> Any:
+        """The one that was handed in, or that of the run's model; only for a field that holds tokens."""
+        if self._tokenizer is not None or field not in TOKEN_FIELDS:
+            return self._tokenizer
+        return find_tokenizer(self._desk.shown.source, self._desk.config).tokenizer

@@ -15,6 +15,7 @@ from kitlib.inspector.widgets.desk import Desk
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.panels import Panels
 from kitlib.inspector.widgets.requests import Requests
+from kitlib.paths import data_path
 from kitlib.replay_buffer.waiting import WaitReport
 from kitlib.transfer_queue import QueueSnapshot, TransferQueue, acting_as, take_snapshot, watch
 from tests.inspector.queues import board_queue, marker, tag
@@ -138,6 +139,16 @@ def test_a_click_tells_shape_writer_tags_and_on_request_values() -> None:
     desk.look(changed=True)
     ask(desk, "detail", row="a_0_0", field="responses", values=False)
     assert "gone" in facts(browser)
+
+
+def test_token_values_are_text_where_the_config_names_a_model() -> None:
+    tq = TransferQueue()
+    tq.kv_put("a_0_0", "train", {"responses": torch.tensor([9, 14, 10]), "rm_scores": torch.ones(3)}, tag())
+    desk, browser = desk_of(tq, config={"actor_rollout_ref": {"model": {"path": data_path("models/mult_tool")}}})
+    ask(desk, "detail", row="a_0_0", field="responses", values=True)
+    assert facts(browser)["text"] == "<tool_call>1</tool_call>"
+    ask(desk, "detail", row="a_0_0", field="rm_scores", values=True)
+    assert "text" not in facts(browser)
 
 
 def test_a_recording_is_walked_through_with_labels_writers_and_recorded_values(tmp_path: Path) -> None:
