@@ -3,7 +3,7 @@
 verl 0.9.1: none. AgentLoopWorkerTQ.background_tasks (trainer/ppo/v1/agent_loop_tq.py) keeps tasks from being garbage
 collected and drops them when they end; an exception that nobody awaited is then only a line in the log.
 
-    spawn ──> running ──> finished | failed | cancelled
+    spawn ──> running [──> ending] ──> finished | failed | cancelled
 
 A failed session is not the end of the run: its prompt gets the status `failure`, as in verl. A *fatal* error is: a
 prompt task that died, a reward that cannot be computed, a queue or a server that is gone. `raise_if_failed` raises it
@@ -23,7 +23,8 @@ from typing import Any, Literal
 from kitlib.agent_loop.errors import AgentLoopError
 from kitlib.errors import KitError
 
-TaskState = Literal["running", "finished", "failed", "cancelled"]
+TaskState = Literal["running", "ending", "finished", "failed", "cancelled"]
+END_SECONDS = 10.0  # for the last act of a task
 MAX_FAILURES_KEPT = 256  # an exception holds on to its frames and their tensors
 
 
@@ -48,7 +49,7 @@ class TaskLedger:
 
     def __init__(self) -> None:
         self.failed_event = threading.Event()  # set once a fatal error is known
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()  # rings when a task has ended
         self._running: dict[asyncio.Task[Any], TaskRecord] = {}
         self._failures: deque[TaskRecord] = deque(maxlen=MAX_FAILURES_KEPT)
         self._fatal: BaseException | None = None
@@ -81,9 +82,18 @@ class TaskLedger:
         self.failed_event.set()
 
     def running(self) -> tuple[TaskRecord, ...]:
-        """Tasks that have not ended, oldest first."""
+        """Tasks that have not ended, oldest first. Those that are ending on another thread are waited for."""
+        here = asyncio._get_running_loop()
         with self._lock:
+            self._lock.wait_for(lambda: not self._ending_beside(here), END_SECONDS)
             return tuple(self._running.values())
+
+    def mark_ending(self) -> None:
+        """Called by a task before its last act, which tells others that it is done: who hears it finds it ended."""
+        task = asyncio.current_task()
+        with self._lock:
+            if task in self._running:
+                self._running[task].state = "ending"
 
     def failures(self) -> tuple[TaskRecord, ...]:
         """Tasks that raised, oldest first; the last 256 of them."""
@@ -109,6 +119,9 @@ class TaskLedger:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _ending_beside(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        return any(one.state == "ending" and task.get_loop() is not loop for task, one in self._running.items())
+
     def _settle(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         with self._lock:
@@ -118,5 +131,6 @@ class TaskLedger:
             if error is not None:
                 record.exception = error
                 self._failures.append(record)
+            self._lock.notify_all()
         if error is not None and record.name == "prompt":
             self.declare_fatal(error, str(record))

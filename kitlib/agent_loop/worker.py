@@ -134,6 +134,7 @@ class AgentLoopWorkerTQ:
         elif len(sessions) > num_sessions:
             await self._store_baseline([session.result() for session in sessions], partition_id)
         status = "failure" if errors else "finished"
+        self.ledger.mark_ending()
         await self.tq.async_kv_put(key=uid, partition_id=partition_id, tag={"status": status})
 
     def _spawn(

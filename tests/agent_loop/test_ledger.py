@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_cancel_all_means_the_tasks_of_this_loop() -> None:
     started, stop = threading.Event(), threading.Event()
 
     async def elsewhere() -> None:
-        task = ledger.spawn(asyncio.sleep(60), name="session", uid="other")
+        task = ledger.spawn(asyncio.sleep(3600), name="session", uid="other")
         started.set()
         while not stop.is_set():
             await asyncio.sleep(0.002)
@@ -76,19 +77,47 @@ def test_cancel_all_means_the_tasks_of_this_loop() -> None:
 
     thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
     thread.start()
-    started.wait(10)
+    assert started.wait(100)
 
     async def here() -> None:
-        ledger.spawn(asyncio.sleep(60), name="session", uid="mine")
+        ledger.spawn(asyncio.sleep(3600), name="session", uid="mine")
         await asyncio.sleep(0)
         await ledger.cancel_all()
 
     asyncio.run(here())
     assert [record.uid for record in ledger.running()] == ["other"]
     stop.set()
-    thread.join(10)
+    thread.join(100)
     assert ledger.running() == ()
     assert ledger.failures() == ()
+
+
+def test_who_hears_that_a_task_is_done_finds_it_ended() -> None:
+    """However long the thread of the task stops between its last word and its end."""
+    ledger, said, asked = TaskLedger(), threading.Event(), threading.Event()
+
+    async def prompt() -> None:
+        ledger.mark_ending()
+        (record,) = ledger.running()  # its own thread does not wait for itself
+        assert record.state == "ending"
+        said.set()
+        asked.wait(60)
+        time.sleep(0.05)
+
+    async def go() -> None:
+        await ledger.spawn(prompt(), name="prompt", uid="u")
+
+    thread = threading.Thread(target=asyncio.run, args=(go(),))
+    thread.start()
+    assert said.wait(60)
+    asked.set()
+
+    async def in_a_notebook() -> None:  # whose cells run on an event loop of their own
+        assert ledger.running() == ()
+
+    asyncio.run(in_a_notebook())
+    thread.join()
+    ledger.raise_if_failed()
 
 
 def test_memory_of_failures_is_bounded() -> None:
