@@ -105,6 +105,7 @@ class Recorder:
 
     def fail(self, error: BaseException, tasks: str = "") -> Path:
         """Make the recording a post-mortem: a last picture, the error with its traceback, the tasks as text."""
+        self._stop.set()  # whatever the queue does while the run is taken down, this picture stays the last
         self.mark("failure")
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.write(FAILURE, text)
@@ -185,7 +186,7 @@ class Recorder:
         """Between marks: events are written, and after a while what is new: the queue, or what is waited for."""
         with self._lock:
             self._write_events()
-            if time.time() - self._last_mark < QUIET:
+            if self._stop.is_set() or time.time() - self._last_mark < QUIET:
                 return
             has_changed, wait = self._take_picture(), self._wait()
             if has_changed or (wait is not None and not wait.says_the_same(self._last_wait)):
