@@ -150,11 +150,13 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """`kitlib doctor --check`: status 1 if one of the seven questions failed."""
+    from kitlib.inspector.doctor.command import chosen_run
     from kitlib.run import check_run
 
     overrides = [word for word in args.files if "=" in word]
     folders = [word for word in args.files if "=" not in word] or ["."]
-    answers = check_run(folders[0], overrides=overrides, logs=args.logs, stage=args.stage, global_steps=args.step)
+    run = chosen_run(folders[0])
+    answers = check_run(run, overrides=overrides, logs=args.logs, stage=args.stage, global_steps=args.step)
     print(answers.text(120))
     return 0 if answers.ok else 1
 

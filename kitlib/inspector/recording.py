@@ -201,6 +201,13 @@ class Recording:
         return self._text(FAILURE)
 
     @property
+    def error(self) -> str:
+        """The sentence of the failure: what stands in its last line that is not indented; "" if there is none."""
+        lines = self.failure.rstrip().split("\n")
+        said = [one for one in lines if not one.startswith(" ")]  # what follows indented explains it
+        return said[-1] if said else lines[-1]
+
+    @property
     def tasks(self) -> str:
         """The background tasks at the failure, as text."""
         return self._text(TASKS)

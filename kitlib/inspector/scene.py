@@ -19,11 +19,12 @@ from kitlib.inspector.config_view import config_table
 from kitlib.inspector.diff_view import diff
 from kitlib.inspector.group_board_view import group_board
 from kitlib.inspector.key_life_view import key_life
+from kitlib.inspector.newest import NothingToInspectError, newest_recording
 from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
 from kitlib.inspector.provenance_view import provenance
 from kitlib.inspector.recording import Moment, Recording, open_recording
-from kitlib.inspector.recording_files import HEADER, LOG, TASKS
+from kitlib.inspector.recording_files import TASKS
 from kitlib.inspector.render.model import ViewModel, cell, line
 from kitlib.inspector.render.states import State
 from kitlib.inspector.source import snapshot_of
@@ -39,17 +40,14 @@ MOST_TASK_LINES = 60  # of the failure: a batch of sessions that fail alike fill
 FAILURE_BUDGET = 1_000_000  # bytes: an error is shown whole, however long its words are
 
 
-class NothingToInspectError(KitError):
-    """No recording where one was looked for, no such view, or a view that needs what is not there."""
-
-
 @dataclass(frozen=True)
 class Scene:
     """A source at one moment, and what the reader asked for.
 
     recording: None for a live queue. position: of the moment in recording.moments; -1 is the last. settings: the config
     of a run that has not recorded one; without them the contract answers for verl's defaults. tokenizer: folder of the
-    model whose tokenizer makes text of tokens; None: the one that the config names.
+    model whose tokenizer makes text of tokens; None: the one that the config names. passed_over: a line about newer
+    runs that have recorded nothing.
     """
 
     source: Any
@@ -61,6 +59,7 @@ class Scene:
     field: str | None = None
     settings: Any = None
     tokenizer: str | None = None
+    passed_over: str = ""
 
     @classmethod
     def of_recording(cls, recording: Recording, position: int = -1, **asked: Any) -> Scene:
@@ -116,23 +115,11 @@ def _reads(stage: str, config: Any) -> bool:
     return resolved.runs and bool(resolved.reads) and stage not in ("validate", "sample")
 
 
-def newest_recording(root: str | Path = ".") -> Path:
-    """The recording below `root` that was written to last. Raises NothingToInspectError."""
-    root = Path(root)
-    places = [root, *root.glob("recording*"), *root.glob("*/recording*"), *root.glob("runs/*/recording*")]
-    found = {place for place in places if (place / HEADER).exists()}
-    if not found:
-        raise NothingToInspectError(
-            f"no recording in {root.resolve()}: `kitlib run` writes one to runs/<time>/recording (kitlib.record=true); "
-            "name a folder, or use --address for a run on Ray"
-        )
-    return max(found, key=lambda place: max(path.stat().st_mtime for path in [place, *(place / LOG).iterdir()]))
-
-
 def open_scene(path: str | Path | None, **asked: Any) -> Scene:
     """The newest moment of a recording, or of the newest recording below the working directory."""
-    recording = open_recording(newest_recording("." if path is None else path))
-    return Scene.of_recording(recording, newest_position(recording), **asked)
+    found = newest_recording("." if path is None else path)
+    recording = open_recording(found.path)
+    return Scene.of_recording(recording, newest_position(recording), passed_over=found.passed_over, **asked)
 
 
 def newest_position(recording: Recording) -> int:
@@ -145,15 +132,12 @@ def newest_position(recording: Recording) -> int:
 
 
 def _failure(scene: Scene) -> View:
-    text = scene.recording.failure if scene.recording is not None else ""
-    if not text:
+    if scene.recording is None or not scene.recording.failure:
         return View(ViewModel(line(("failure", State.STRONG), ("the run has not failed", State.GOOD))))
-    lines = text.rstrip().split("\n")
-    tasks = scene.recording.tasks.rstrip().split("\n") if scene.recording is not None else []
+    lines, tasks = (text.rstrip().split("\n") for text in (scene.recording.failure, scene.recording.tasks))
     if len(tasks) > MOST_TASK_LINES:
         tasks[MOST_TASK_LINES:] = [f"... {len(tasks) - MOST_TASK_LINES} more lines in {TASKS} of the recording"]
-    said = [one for one in lines if not one.startswith(" ")]  # what follows indented explains it
-    head = line(("failure", State.STRONG), (said[-1] if said else lines[-1], State.BAD))
+    head = line(("failure", State.STRONG), (scene.recording.error, State.BAD))
     notes = tuple(cell(one) for one in [*lines, *tasks] if one)
     return View(ViewModel(head, notes=notes), FAILURE_BUDGET)
 

@@ -32,7 +32,8 @@ KEYS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "
 def page_of(scene: Scene, names: Sequence[str] = ()) -> str:
     """The named views (default: all that need no further word) on one page."""
     chosen = names or [name for name in VIEWS if name not in NEED_OPTION]
-    return write_page([Section(name, show(scene, name)) for name in chosen], "kitlib inspect", scene.title)
+    text = "\n".join(filter(None, [scene.title, scene.passed_over]))
+    return write_page([Section(name, show(scene, name)) for name in chosen], "kitlib inspect", text)
 
 
 def print_once(scene: Scene, names: Sequence[str], console: Console, html: Path | None = None) -> None:
@@ -41,7 +42,8 @@ def print_once(scene: Scene, names: Sequence[str], console: Console, html: Path 
         html.write_text(page_of(scene, names), encoding="utf-8")
         console.print(f"{html}  {html.stat().st_size / 1000:.0f} KB", highlight=False, soft_wrap=True)
         return
-    console.print(Text(scene.title, style="dim"), soft_wrap=True)
+    for said in filter(None, [scene.title, scene.passed_over]):
+        console.print(Text(said, style="dim"), soft_wrap=True)
     failed = ["failure"] if isinstance(scene.recording, Recording) and scene.recording.failure else []
     for name in names or [*failed, "partitions", "presence"]:
         console.print()
@@ -90,17 +92,19 @@ class Screen:
             self.follows = False
 
     def picture(self, console: Console) -> RenderableType:
-        """Title, the view cut to the height of the terminal, the views to choose from, the line of keys."""
+        """Title and what was passed over, the view cut to the height of the terminal, the views to choose from, the
+        line of keys."""
         lines = console.render_lines(show(self.scene, self.name), pad=False)
         menu = self._menu(console.width)
-        height = max(console.height - 3 - len(menu), 1)
+        height = max(console.height - 3 - len(menu) - bool(self.scene.passed_over), 1)
         self.offset = min(self.offset, max(len(lines) - height, 0))
         shown = lines[self.offset : self.offset + height]
         body = Segments([segment for one in shown for segment in (*one, Segment.line())])
         left_out = len(lines) - len(shown)
         more = f"lines {self.offset + 1}..{self.offset + len(shown)} of {len(lines)}  " if left_out > 0 else ""
-        head = Text(more + self.scene.title, style="dim", no_wrap=True, overflow="ellipsis")
-        return Group(head, body, *menu, self._keys())
+        said = filter(None, [more + self.scene.title, self.scene.passed_over])
+        head = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in said]
+        return Group(*head, body, *menu, self._keys())
 
     def _menu(self, width: int) -> list[Text]:
         """The views by their keys, in as many lines as they need; those after the ninth are reached with tab."""

@@ -15,8 +15,8 @@ from kitlib.inspector import Recording, open_recording
 from kitlib.inspector.doctor import RunCheck
 from kitlib.inspector.doctor import check_run as ask_seven
 from kitlib.inspector.doctor.diagnose import telling_moment
+from kitlib.inspector.newest import newest_or_warn
 from kitlib.inspector.recording_files import CONFIG
-from kitlib.inspector.scene import newest_recording
 from kitlib.run.curve import read_metrics
 from kitlib.trainer.formulas import reference_formulas
 
@@ -28,7 +28,7 @@ def check_run(run: Any, **arguments: Any) -> RunCheck:
         last question needs values: those of a recording are what kitlib.record_values names.
     """
     if isinstance(run, str | Path):
-        run = open_recording(newest_recording(run))
+        run = open_recording(newest_or_warn(run))
     if "formulas" not in arguments and not hasattr(run, "formulas"):
         config = arguments.get("config")
         if isinstance(run, Recording) and config is None:

@@ -19,7 +19,8 @@ from kitlib import cli
 from kitlib.contract import StageRecord
 from kitlib.inspector import open_recording, record
 from kitlib.inspector.command import _first_view
-from kitlib.inspector.scene import NEED_OPTION, VIEWS, NothingToInspectError, Scene, newest_recording, open_scene, show
+from kitlib.inspector.newest import NothingToInspectError, newest_recording
+from kitlib.inspector.scene import NEED_OPTION, VIEWS, Scene, open_scene, show
 from kitlib.inspector.terminal import Screen, page_of, print_once, split_keys
 from kitlib.replay_buffer.waiting import WaitReport
 from kitlib.transfer_queue import acting_as
@@ -113,8 +114,9 @@ def test_newest_recording_below_a_folder(folder: Path, tmp_path: Path) -> None:
         recorder.mark("sample", 1)
         later = time.time() + 5
         os.utime(folder / "b" / "recording" / "log" / "000000.jsonl", (later, later))
-        assert newest_recording(folder) == folder / "b" / "recording"
-    assert newest_recording(folder / "a") == newest_recording(folder / "a" / "recording") == folder / "a" / "recording"
+        assert newest_recording(folder) == (folder / "b" / "recording", "")
+    assert newest_recording(folder / "a") == newest_recording(folder / "a" / "recording")
+    assert newest_recording(folder / "a").path == folder / "a" / "recording"
     with pytest.raises(NothingToInspectError, match="kitlib run"):
         newest_recording(tmp_path)
 

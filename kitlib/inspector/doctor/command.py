@@ -22,8 +22,8 @@ from kitlib.inspector.doctor.diagnose import doctor
 from kitlib.inspector.doctor.examine import examine
 from kitlib.inspector.doctor.finding import Finding
 from kitlib.inspector.doctor.report import Report
+from kitlib.inspector.newest import NothingToInspectError, newest_recording
 from kitlib.inspector.recording import Moment
-from kitlib.inspector.scene import NothingToInspectError
 
 FOUND, REFUSED = 1, 2
 CASE_NAMES = ("kind", "severity", "keys", "fields", "numbers", "says", "way_out")
@@ -49,11 +49,21 @@ def _reports(args: argparse.Namespace) -> Iterable[Report]:
     for name in args.files or ([] if args.address else ["."]):
         if not Path(name).exists():
             raise NothingToInspectError(f"there is no file or folder {name!r} to look into")
-        yield doctor(name, **arguments)
+        yield doctor(chosen_run(name), **arguments)
     if args.address:
         from kitlib.inspector.doctor.live import attached, look_twice
 
         yield look_twice(attached(args.address, not args.no_values), **arguments)
+
+
+def chosen_run(name: str) -> str | Path:
+    """The newest recording of a folder, said on stderr if newer runs were passed over; a file is what it is."""
+    if not Path(name).is_dir():
+        return name
+    found = newest_recording(name)
+    if found.passed_over:
+        print(f"kitlib: {found.passed_over}", file=sys.stderr)
+    return found.path
 
 
 def _cases(paths: list[Path], values: bool) -> int:

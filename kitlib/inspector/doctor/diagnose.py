@@ -23,8 +23,9 @@ from kitlib.inspector.doctor.report import Report
 from kitlib.inspector.doctor.situation import Situation, stage_name
 from kitlib.inspector.doctor.values import QueueValues
 from kitlib.inspector.judgement import check_stage
+from kitlib.inspector.newest import newest_or_warn
 from kitlib.inspector.recording import Moment, Recording, open_recording
-from kitlib.inspector.scene import newest_position, newest_recording
+from kitlib.inspector.scene import newest_position
 from kitlib.inspector.source import snapshot_of
 from kitlib.transfer_queue import load_snapshot
 
@@ -112,7 +113,7 @@ def look_at(target: Any) -> tuple[Any, Situation]:
 
 def _open(path: Path) -> tuple[Any, Situation]:
     if path.is_dir():
-        return look_at(open_recording(newest_recording(path)))
+        return look_at(open_recording(newest_or_warn(path)))
     if path.suffix == ".json":
         situation = situation_of(read_case(path))
         return situation.snapshot, situation
