@@ -19,6 +19,7 @@ from kitlib.inspector.widgets.feed import Feed
 
 NAP = 0.5  # seconds between two questions whether to end
 SHARE = 4  # rest at least this many times as long as the look took
+LAST_LOOK = 10.0  # seconds that a stop waits: a look at a large queue on a busy machine may take some
 
 
 class Looking(Protocol):
@@ -51,7 +52,7 @@ class Watcher:
         """Ask the thread to end, and wait until it has."""
         self._stop.set()
         if wait and self.is_running and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=4 * NAP)
+            self._thread.join(LAST_LOOK)
 
 
 def _watch(feed: Feed, looking: weakref.ref[Looking], period: float, stop: threading.Event) -> None:

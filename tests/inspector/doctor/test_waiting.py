@@ -66,7 +66,7 @@ def recorded(folder: Path, stage: str, is_over: bool) -> Path:
     raw["partitions"]["train"] = markers_of(raw)
     for one in markers_of(raw):
         one["tag"]["status"] = "running"
-    recorder = record(TransferQueue(), folder)
+    recorder = record(TransferQueue(), folder, tick=60)
     put(raw, recorder.tq)
     begin = StageRecord(stage, 6, time.time() - 900, 0)
     recorder.mark(stage, 6, begin)
@@ -96,7 +96,7 @@ def test_the_folder_of_a_run_is_enough(tmp_path: Path) -> None:
 def test_what_a_recorded_sample_waits_for(tmp_path: Path) -> None:
     """The stage need not be told: the recording knows that sample waits, and for whom."""
     raw, uid = unfinished()
-    recorder = record(TransferQueue(), tmp_path / "recording")
+    recorder = record(TransferQueue(), tmp_path / "recording", tick=60)
     recorder.waiting = lambda: wait(uid, False)
     put(raw, recorder.tq)
     recorder.mark("", 7)

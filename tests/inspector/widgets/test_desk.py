@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitlib.inspector import UnknownStageError, open_recording, record
+from kitlib.inspector.widgets import pace
 from kitlib.inspector.widgets.desk import Desk
 from kitlib.inspector.widgets.feed import Feed
 from kitlib.inspector.widgets.panels import Panels
@@ -76,7 +78,9 @@ def test_the_browser_holds_what_the_queue_holds(actions: list[Any], with_feed: b
     assert browser.lost == 0
 
 
-def test_a_look_sends_what_changed_and_nothing_when_nothing_did() -> None:
+def test_a_look_sends_what_changed_and_nothing_when_nothing_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0]))
     tq = board_queue({f"u{i}": [1.0, 0.0, 1.0] for i in range(300)})
     desk, browser = desk_of(tq)
     tq.kv_put("u7_1_0", "train", {"advantages": torch.ones(4)})
@@ -89,6 +93,9 @@ def test_a_look_sends_what_changed_and_nothing_when_nothing_did() -> None:
     desk.look(changed=False)
     desk.look(changed=True)
     assert browser.num_deltas == 1
+    now[0] += 10
+    desk.look(changed=False)
+    assert (browser.num_deltas, browser.num_bytes) == (2, 9), "the verdict follows once its time has come"
 
 
 def test_an_overwrite_with_another_shape_is_told() -> None:
@@ -152,7 +159,7 @@ def test_token_values_are_text_where_the_config_names_a_model() -> None:
 
 
 def test_a_recording_is_walked_through_with_labels_writers_and_recorded_values(tmp_path: Path) -> None:
-    recorder = record(TransferQueue(), tmp_path / "run", values=["rm_scores"])
+    recorder = record(TransferQueue(), tmp_path / "run", values=["rm_scores"], tick=60)
     with acting_as(stage="generate_sequences"):
         recorder.tq.kv_put("a_0_0", "train", {"rm_scores": torch.tensor([0.0, 1.0]), "responses": torch.ones(2)}, tag())
     recorder.mark("generate_sequences", step=1)
