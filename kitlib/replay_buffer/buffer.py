@@ -137,7 +137,7 @@ class ReplayBuffer:
         waiting = self._waiting
         if waiting is None:
             return None
-        return explain_wait(waiting, fresh_view(self.tq, waiting.partition_id), self.live_uids)
+        return explain_wait(waiting, lambda: fresh_view(self.tq, waiting.partition_id), self.live_uids)
 
     def view(self, partition_id: str) -> PartitionView:
         """Prompts and rows of a partition as they are now; for the thread that samples, and until its next look."""

@@ -61,7 +61,7 @@ class Waiting:
         if self._sleep(min(buffer.poll_interval, buffer.give_up_after)):
             self._last_change = time.monotonic()
         elif time.monotonic() - self._last_change >= buffer.give_up_after:
-            report = explain_wait(self, buffer.view(self.partition_id), buffer.live_uids)
+            report = explain_wait(self, lambda: buffer.view(self.partition_id), buffer.live_uids)
             if not report.can_end:
                 raise SampleError(str(report))
         buffer.raise_if_failed()
@@ -118,9 +118,17 @@ class WaitReport:
         return "\n".join([*lines, f"  Will it end? {self.verdict}"])
 
 
-def explain_wait(waiting: Waiting, view: PartitionView, live_uids: Callable[[], set[str]] | None) -> WaitReport:
-    """Look at the prompts in flight and judge whether they can still complete the batch."""
+def explain_wait(
+    waiting: Waiting, look: Callable[[], PartitionView], live_uids: Callable[[], set[str]] | None
+) -> WaitReport:
+    """Look at the prompts in flight and judge whether they can still complete the batch.
+
+    Tasks are asked for before the look and after it: one that ends or begins meanwhile is not taken for dead.
+    """
     live = live_uids() if live_uids is not None else None
+    view = look()
+    if live is not None and live_uids is not None:
+        live = live | live_uids()
     blocking = tuple(
         _blocking_prompt(waiting, view, uid, status, live)
         for status in ("pending", "running")

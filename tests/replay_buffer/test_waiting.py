@@ -33,7 +33,7 @@ def test_why_waiting_names_the_blocking_prompt_and_what_it_has(board: Board) -> 
     assert "u64 running, 3 of 4 sessions have a row, submitted 1 step ago" in text
     assert "slow" in text
     board.marker("u64", "finished", step=4)
-    thread.join(timeout=5)
+    thread.join(timeout=100)
     assert buffer.why_waiting() is None
 
 
@@ -46,6 +46,16 @@ def test_a_prompt_whose_task_is_gone_never_ends(board: Board) -> None:
     assert "the work is done, only the status update to finished is missing" in str(caught.value)
     assert "no task of u64 is running any more" in str(caught.value)
     assert "u64" in board.keys()
+
+
+def test_a_task_that_ends_or_begins_during_the_look_is_not_taken_for_dead(board: Board) -> None:
+    board.marker("u64", "running", step=5)
+    answers = iter([{"u64"}, set(), set(), {"u64"}])  # two looks, each asked before and after
+    buffer = ReplayBuffer(board.tq, live_uids=lambda: next(answers))
+    with buffer._wait_for(5, "train", 1):
+        for _ in range(2):
+            report = buffer.why_waiting()
+            assert report is not None and report.can_end
 
 
 def test_too_few_prompts_in_flight_never_end(board: Board) -> None:
