@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,27 @@ import pytest
 from kitlib.reward import RewardError
 from tests.reward.test_reward_loop import Output, config_for, score, worker, write
 
-SLOW = (
-    "import time\ndef compute_score(extra_info, **kwargs):\n    time.sleep(extra_info.get('nap', 0))\n    return 1.0\n"
-)
+ASYNC_SLOW = "import asyncio\nasync def compute_score(**kwargs):\n    await asyncio.Event().wait()\n"
+
+
+class Hanging:
+    """A reward function that answers when it is released, and says how many calls have come back."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.num_ended = 0
+
+    def __call__(self, **kwargs: Any) -> float:
+        self.release.wait(100)
+        self.num_ended += 1
+        return 1.0
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    function = Hanging()
+    yield function
+    function.release.set()
 
 
 def failing(path: Path, error_score: float | None = None, timeout: float | None = None) -> Any:
@@ -24,40 +43,35 @@ def failing(path: Path, error_score: float | None = None, timeout: float | None 
     return worker(config)
 
 
-def nap(seconds: float) -> Output:
-    return Output(extra_fields={"nap": seconds})
-
-
-def test_a_function_that_takes_too_long_ends_the_run_by_name(tmp_path: Path) -> None:
-    reward = failing(write(tmp_path, SLOW), timeout=0.1)
+def test_a_function_that_takes_too_long_ends_the_run_by_name(tmp_path: Path, hanging: Hanging) -> None:
+    reward = failing(write(tmp_path, "def compute_score(**kwargs):\n    return 1.0\n"), timeout=100.0)
     assert score(reward)[0] == 1.0
-    began = time.perf_counter()
+    reward.timeout, reward.function = 0.1, hanging
     with pytest.raises(RewardError, match=r"gave no answer in 0.1 s \(kitlib.reward_timeout\) for trajectory u1_3"):
-        score(reward, output=nap(2.0))
-    assert time.perf_counter() - began < 1.5  # nobody waits for the thread
+        score(reward)
+    assert hanging.num_ended == 0  # nobody has waited for the thread
 
 
 def test_an_async_function_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
-    path = write(tmp_path, "import asyncio\nasync def compute_score(**kwargs):\n    await asyncio.sleep(30)\n")
     with pytest.raises(RewardError, match="gave no answer in 0.05 s"):
-        score(failing(path, timeout=0.05))
+        score(failing(write(tmp_path, ASYNC_SLOW), timeout=0.05))
 
 
 def test_with_an_error_score_failures_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    reward = failing(write(tmp_path, SLOW), error_score=-1.0, timeout=0.1)
+    reward = failing(write(tmp_path, ASYNC_SLOW), error_score=-1.0, timeout=0.1)
     with caplog.at_level(logging.WARNING):
-        value, extra = score(reward, output=nap(0.5))
+        value, extra = score(reward)
     assert value == -1.0
     assert extra == {"acc": -1.0, "reward_error": "gave no answer in 0.1 s (kitlib.reward_timeout)"}
     assert "u1_3" in caplog.text and "my_reward.py" in caplog.text
-    reward.function = lambda **kwargs: 1 / 0
+    reward.timeout, reward.function = 100.0, lambda **kwargs: 1 / 0
     assert score(reward)[1] == {"acc": -1.0, "reward_error": "raised ZeroDivisionError: division by zero"}
     assert reward.failures.take() == {"reward/num_timeouts": 1, "reward/num_exceptions": 1}
     assert reward.failures.take() == {"reward/num_timeouts": 0, "reward/num_exceptions": 0}
 
 
 def test_a_time_out_of_the_functions_own_is_an_exception(tmp_path: Path) -> None:
-    reward = failing(write(tmp_path, "def compute_score(**kwargs):\n    raise TimeoutError('server')\n"), 0.0, 5.0)
+    reward = failing(write(tmp_path, "def compute_score(**kwargs):\n    raise TimeoutError('server')\n"), 0.0, 100.0)
     assert score(reward)[1]["reward_error"] == "raised TimeoutError: server"
     assert reward.failures.take()["reward/num_exceptions"] == 1
 
@@ -69,12 +83,12 @@ def test_a_bad_number_ends_the_run_whatever_the_error_score(tmp_path: Path, body
 
 
 def test_sessions_are_scored_side_by_side(tmp_path: Path) -> None:
-    reward = failing(write(tmp_path, SLOW))
+    reward = failing(write(tmp_path, "def compute_score(**kwargs):\n    return 1.0\n"))
+    together = threading.Barrier(20)
+    reward.function = lambda **kwargs: float(together.wait(100) >= 0)  # one after the other they would wait for ever
     row = {"uid": "u", "session_id": 0, "data_source": "x", "reward_model": {"ground_truth": "1"}}
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(reward.compute_score([nap(0.3)], row) for _ in range(20)))
+        return await asyncio.gather(*(reward.compute_score([Output()], row) for _ in range(20)))
 
-    began = time.perf_counter()
     assert [value for value, _ in asyncio.run(all_of_them())] == [1.0] * 20
-    assert time.perf_counter() - began < 3.0  # one after the other they would take 6 seconds

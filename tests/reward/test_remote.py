@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,7 +17,7 @@ from kitlib.config import load_config
 from kitlib.reward import load_reward_fn
 from kitlib.reward.remote import RemoteRewardError, remote_score
 
-Answer = tuple[int, Any]  # status, body (None: no answer for a second)
+Answer = tuple[int, Any]  # status, body (None: no answer at all)
 
 
 class Server(ThreadingHTTPServer):
@@ -26,6 +28,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, answers: list[Answer]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers, self.requests = answers, []
+        self.closing = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/score"
 
 
@@ -33,16 +36,22 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self) -> None:
-        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status, body = self.server.answers.pop(0)
+        self.server.requests.append(request)
         if body is None:
-            time.sleep(1.0)
+            self.server.closing.wait(100)
             return
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
 
 
 @pytest.fixture
@@ -56,12 +65,15 @@ def serve() -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in servers:
+        server.closing.set()
         server.shutdown()
         server.server_close()
 
 
 def ask(server: Server, **settings: Any) -> Any:
-    return remote_score("add", "####3", "3", {"turns": 2}, url=server.url, **{"first_wait": 0.01, **settings})
+    return remote_score(
+        "add", "####3", "3", {"turns": 2}, url=server.url, **{"first_wait": 0.01, "timeout": 100.0, **settings}
+    )
 
 
 def test_the_server_gets_the_whole_story(serve: Callable[..., Server]) -> None:
@@ -72,10 +84,28 @@ def test_the_server_gets_the_whole_story(serve: Callable[..., Server]) -> None:
     assert server.requests == [content, content]
 
 
-@pytest.mark.parametrize("first", [(500, "down"), (429, "later"), (200, b"no json"), (200, None)])
+@pytest.mark.parametrize("first", [(500, "down"), (429, "later"), (200, b"no json")])
 def test_what_may_pass_is_tried_again(serve: Callable[..., Server], first: Answer) -> None:
     server = serve(first, (200, 1.0))
+    assert ask(server) == 1.0
+    assert len(server.requests) == 2
+
+
+def test_no_answer_in_time_is_tried_again(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try has a moment, and ends when its request has arrived; the second has all the time it needs."""
+    server, urlopen, seconds = serve((200, None), (200, 1.0)), urllib.request.urlopen, []
+
+    def open_and_note(request: Any, timeout: float) -> Any:
+        seconds.append(timeout)
+        try:
+            return urlopen(request, timeout=timeout if len(seconds) == 1 else 100.0)
+        finally:
+            while not server.requests:
+                time.sleep(0.001)
+
+    monkeypatch.setattr(urllib.request, "urlopen", open_and_note)
     assert ask(server, timeout=0.2) == 1.0
+    assert seconds == [0.2, 0.2]
     assert len(server.requests) == 2
 
 
@@ -89,8 +119,10 @@ def test_giving_up_names_url_tries_and_the_last_answer(serve: Callable[..., Serv
     server = serve(*[(503, "down")] * 3)
     with pytest.raises(RemoteRewardError, match=rf"{server.url} gave no score in 3 tries; the last one: status 503"):
         ask(server, num_retries=2)
-    with pytest.raises(RemoteRewardError, match="URLError.*refused"):
-        remote_score("add", "", "", url="http://127.0.0.1:9/score", num_retries=0)
+    with socket.socket() as nobody, pytest.raises(RemoteRewardError, match="URLError.*refused"):
+        nobody.bind(("127.0.0.1", 0))  # a port of one's own, on which nobody listens
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/score"
+        remote_score("add", "", "", url=url, num_retries=0, timeout=100.0)
 
 
 def test_an_answer_without_a_score_is_shown(serve: Callable[..., Server]) -> None:
