@@ -22,7 +22,7 @@ def manager(tq: TransferQueue, client: Any, num_workers: int = 1, *overrides: st
     return AgentLoopManagerTQ(settings, tq, client, TOKENIZER, [RewardLoopWorker(settings, TOKENIZER)], num_workers)
 
 
-def wait_until(condition: Any, tq: TransferQueue, seconds: float = 10.0) -> None:
+def wait_until(condition: Any, tq: TransferQueue, seconds: float = 100.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, tq.kv_list()
@@ -42,14 +42,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = threading.Event()
-        self.num_waiting = 0
+        self.waiting: list[str] = []  # the thread of each session that has come here
         self.cancelled: list[str] = []
 
     def __call__(self, prompt_ids: Any, params: Any) -> Any:
         return self._wait()
 
     async def _wait(self) -> str:
-        self.num_waiting += 1
+        self.waiting.append(threading.current_thread().name)
         try:
             while not self.opened.is_set():
                 await asyncio.sleep(0.002)
@@ -64,7 +64,8 @@ def test_returns_at_once_and_every_prompt_is_run_by_some_worker(num_workers: int
     tq, gate = TransferQueue(), Gate()
     with manager(tq, FakeClient(gate), num_workers) as agents:
         agents.generate_sequences(batch_of([row() for _ in range(3)], ["a", "b", "c"]))
-        wait_until(lambda: num_with_status(tq, "running") == 3, tq)
+        wait_until(lambda: len(gate.waiting) == 6, tq)
+        assert num_with_status(tq, "running") == 3
         assert num_with_status(tq, "finished") == 0
         names = {str(record) for record in agents.ledger.running()}
         assert {"prompt a", "session a_0", "session c_1"} <= names
@@ -77,7 +78,7 @@ def test_two_workers_share_the_prompts() -> None:
     tq, gate = TransferQueue(), Gate()
     agents = manager(tq, FakeClient(gate), 2)
     agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
-    wait_until(lambda: gate.num_waiting == 4, tq)
+    wait_until(lambda: len(gate.waiting) == 4, tq)
     agents.close()
     assert sorted(gate.cancelled) == ["kitlib-agent-loop-0"] * 2 + ["kitlib-agent-loop-1"] * 2
 
@@ -86,7 +87,7 @@ def test_close_in_the_middle_ends_tasks_and_threads_and_writes_no_status() -> No
     tq, gate = TransferQueue(), Gate()
     agents = manager(tq, FakeClient(gate), 2)
     agents.generate_sequences(batch_of([row(), row()], ["a", "b"]))
-    wait_until(lambda: gate.num_waiting == 4, tq)
+    wait_until(lambda: len(gate.waiting) == 4, tq)
     assert len(agent_threads()) == 2
     agents.close()
     assert agents.ledger.running() == ()
@@ -103,7 +104,7 @@ def test_a_fatal_error_surfaces_in_the_trainer_thread() -> None:
     tq = TransferQueue()
     with manager(tq, FakeClient(RuntimeError("out of memory"))) as agents:
         agents.generate_sequences(batch_of([row()], ["a"]))
-        assert agents.ledger.failed_event.wait(10)
+        assert agents.ledger.failed_event.wait(100)
         for attempt in (agents.ledger.raise_if_failed, lambda: agents.generate_sequences(batch_of([row()], ["b"]))):
             with pytest.raises(AgentLoopError, match="the LLM server failed: RuntimeError: out of memory") as caught:
                 attempt()
@@ -120,9 +121,10 @@ def test_a_wrong_batch_raises_in_the_trainer_thread_and_starts_nothing() -> None
 
 
 def test_a_task_that_ignores_cancellation_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    tq, release = TransferQueue(), threading.Event()
+    tq, release, begun = TransferQueue(), threading.Event(), []
 
     async def stubborn() -> str:
+        begun.append(1)
         while not release.is_set():
             try:
                 await asyncio.sleep(0.005)
@@ -132,7 +134,7 @@ def test_a_task_that_ignores_cancellation_is_named(caplog: pytest.LogCaptureFixt
 
     agents = manager(tq, FakeClient(lambda prompt_ids, params: stubborn()))
     agents.generate_sequences(batch_of([row()], ["a"]))
-    wait_until(lambda: len(agents.ledger.running()) == 3, tq)
+    wait_until(lambda: len(begun) == 2, tq)  # a task that has not begun would be cancelled
     agents.close(timeout=0.05)
     assert re.search(r"kitlib-agent-loop-0 still runs after 0.1 s, busy with .*session a_0", caplog.text)
     release.set()
@@ -140,10 +142,16 @@ def test_a_task_that_ignores_cancellation_is_named(caplog: pytest.LogCaptureFixt
 
 
 def test_code_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    tq, release = TransferQueue(), threading.Event()
-    agents = manager(tq, FakeClient(lambda prompt_ids, params: release.wait(10) and "####708"))
+    tq, release, begun = TransferQueue(), threading.Event(), threading.Event()
+
+    def block(prompt_ids: Any, params: Any) -> str:
+        begun.set()
+        release.wait(100)
+        return "####708"
+
+    agents = manager(tq, FakeClient(block))
     agents.generate_sequences(batch_of([row()], ["a"]))
-    wait_until(lambda: num_with_status(tq, "running") == 1, tq)
+    assert begun.wait(100)
     agents.close(timeout=0.05)
     assert "kitlib-agent-loop-0 still runs" in caplog.text
     release.set()

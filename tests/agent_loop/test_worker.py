@@ -17,6 +17,7 @@ from kitlib.agent_loop import (
     AgentLoopMetrics,
     AgentLoopOutput,
     AgentLoopWorkerTQ,
+    TaskLedger,
     register,
 )
 from kitlib.contract import FIELDS, TAGS
@@ -57,13 +58,14 @@ def run(
     tq: TransferQueue | None = None,
     overrides: tuple[str, ...] = (),
     reward: bool = True,
+    ledger: TaskLedger | None = None,
     **constants: Any,
 ) -> tuple[TransferQueue, AgentLoopWorkerTQ]:
     """Run the worker on prompts u0, u1, ... until all its tasks have ended."""
     tq = tq or TransferQueue()
     settings = config(*overrides)
     reward_worker = RewardLoopWorker(settings, TOKENIZER) if reward else None
-    worker = AgentLoopWorkerTQ(settings, tq, client, TOKENIZER, reward_worker)
+    worker = AgentLoopWorkerTQ(settings, tq, client, TOKENIZER, reward_worker, ledger)
 
     async def go() -> None:
         await worker.generate_sequences(batch_of(list(rows), [f"u{i}" for i in range(len(rows))], **constants))
@@ -80,6 +82,11 @@ def status(tq: TransferQueue, uid: str, partition_id: str = "train") -> str:
 
 def rows_of(tq: TransferQueue, partition_id: str = "train") -> list[str]:
     return [key for key in tq.kv_list(partition_id)[partition_id] if "_" in key]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 def scripted(name: str) -> Callable[[Any], Any]:
@@ -154,14 +161,15 @@ def test_running_comes_first_and_the_status_last_with_one_put_for_sessions_that_
 
 
 def test_a_failed_session_fails_its_prompt_after_the_others_have_settled(caplog: pytest.LogCaptureFixture) -> None:
+    tq = Recording()
+
     @scripted("one_of_two_fails")
     async def run_loop(self: Any, sampling_params: Any, **columns: Any) -> AgentLoopOutput:
         if columns["session_id"] == 0:
             raise KeyError("no such page")
-        await asyncio.sleep(0.01)
+        await until(lambda: status(tq, "u1") == "finished")  # and so, the other session has long failed
         return trajectory(RIGHT)
 
-    tq = Recording()
     with caplog.at_level(logging.ERROR):
         _, worker = run(
             FakeClient(CALL, RIGHT), row(agent_name="one_of_two_fails"), row(agent_name="tool_agent"), tq=tq
@@ -182,18 +190,19 @@ def test_a_failed_session_fails_its_prompt_after_the_others_have_settled(caplog:
     ("other", "at_the_end"), [("returns", "finished"), ("raises", "failure"), ("silent", "finished")]
 )
 def test_the_status_stays_running_until_the_last_session_has_settled(other: str, at_the_end: str) -> None:
-    tq, seen = TransferQueue(), []
+    tq, ledger, seen = TransferQueue(), TaskLedger(), []
 
     @scripted(f"one_{other}_one_is_slow")
     async def run_loop(self: Any, sampling_params: Any, **columns: Any) -> Any:
         if columns["session_id"] == 1:
-            await asyncio.sleep(0.02)  # the other session has long settled by then
+            await until(lambda: len(ledger.running()) == 2)  # the prompt and this one: the other session has settled
+            await asyncio.sleep(0.02)  # time to write a status too early
             seen.append((tq.kv_list("train")["train"]["u0"], len(rows_of(tq))))
         elif other == "raises":
             raise KeyError("no such page")
         return [] if other == "silent" else trajectory(RIGHT)
 
-    run(FakeClient(), row(agent_name=f"one_{other}_one_is_slow"), tq=tq)
+    run(FakeClient(), row(agent_name=f"one_{other}_one_is_slow"), tq=tq, ledger=ledger)
     assert seen == [({"status": "running", "num_sessions": 2}, 1 if other == "returns" else 0)]
     assert status(tq, "u0") == at_the_end
 

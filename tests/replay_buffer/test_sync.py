@@ -68,12 +68,12 @@ def test_sample_wakes_when_the_last_prompt_finishes(tq: TransferQueue) -> None:
     rows(tq, "b")
     marker(tq, "b", "running")
     woken = threading.Event()
-    buffer = ReplayBuffer(tq, poll_interval=60)
-    thread = threading.Thread(target=lambda: (buffer.sample(1, "train", 2), woken.set()))
+    buffer = ReplayBuffer(tq, poll_interval=3600, give_up_after=3600)
+    thread = threading.Thread(target=lambda: (buffer.sample(1, "train", 2), woken.set()), daemon=True)
     thread.start()
     assert not woken.wait(0.05)
     marker(tq, "b", "finished")
-    assert woken.wait(2)  # far below the poll interval: the change itself woke it
+    assert woken.wait(100)  # far below the poll interval: the change itself woke it
     thread.join()
 
 
@@ -94,9 +94,11 @@ def test_a_dead_background_task_ends_the_wait_with_its_exception(tq: TransferQue
         if failed.is_set():
             raise ValueError("reward function of a_0_0")
 
-    threading.Timer(0.05, lambda: (failed.set(), marker(tq, "a", "running"))).start()
+    timer = threading.Timer(0.05, lambda: (failed.set(), marker(tq, "a", "running")))
+    timer.start()
     with pytest.raises(ValueError, match="reward function of a_0_0"):
         ReplayBuffer(tq, poll_interval=5, raise_if_failed=raise_if_failed).sample(1, "train", 1)
+    timer.join()  # before the queue closes
 
 
 def test_waiting_for_more_prompts_than_there_are_is_an_error_with_the_counts(tq: TransferQueue) -> None:
@@ -105,8 +107,8 @@ def test_waiting_for_more_prompts_than_there_are_is_an_error_with_the_counts(tq:
     with pytest.raises(
         SampleError, match=r"(?s)1 of 2 ready.*pending 0, running 0, finished 1, failure 0.*Submit 1 more"
     ):
-        ReplayBuffer(tq, give_up_after=0.05).sample(1, "train", batch_size=2)
-    assert time.monotonic() - began < 2
+        ReplayBuffer(tq, poll_interval=3600, give_up_after=0.05).sample(1, "train", batch_size=2)
+    assert time.monotonic() - began < 100
     assert "a" in tq.kv_list("train")["train"]  # nothing is lost
 
 

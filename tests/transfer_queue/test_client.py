@@ -56,7 +56,7 @@ class TestFetch:
         assert client.get_meta(["nope"], 1, "p", task_name="t").size == 0
 
     def test_waits_for_rows_to_come(self) -> None:
-        tq, client = client_of(timeout=20.0)
+        tq, client = client_of(timeout=200.0)
         late = threading.Thread(target=fill, args=(tq, ["a"]))
         late.start()
         assert client.get_meta(["x"], 1, "p", task_name="t").keys == ["a"]
@@ -83,7 +83,7 @@ class TestFetch:
         assert tq.snapshot().partitions["p"].consumed == {}
 
     def test_two_threads_never_get_the_same_row(self) -> None:
-        tq, client = client_of(timeout=20.0)
+        tq, client = client_of(timeout=200.0)
         fill(tq, [f"k{number}" for number in range(40)])
         got: list[str] = []
 

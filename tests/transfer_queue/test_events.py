@@ -45,8 +45,8 @@ def test_records_who_did_what_to_which_cells() -> None:
     assert (get.num_bytes, list(get.fields), get.who) == (16, ["x"], {})
     assert (listing.verb, clear.keys) == ("kv_list", ("a",))
     assert put.thread == threading.current_thread().name
-    assert abs(put.started_at - time.time()) < 60
-    assert 0 < put.seconds < 10
+    assert abs(put.started_at - time.time()) < 200
+    assert 0 < put.seconds < 200
 
 
 def test_async_verbs_are_recorded_as_the_verb() -> None:

@@ -234,10 +234,10 @@ class TestVersion:
     def test_wait_wakes_up_at_a_change(self, tq: TransferQueue, change) -> None:
         since = tq.version
         seen: list[int] = []
-        waiter = threading.Thread(target=lambda: seen.append(tq.wait_for_change(since, timeout=20)))
+        waiter = threading.Thread(target=lambda: seen.append(tq.wait_for_change(since, timeout=200)), daemon=True)
         waiter.start()
         change(tq)
-        waiter.join(timeout=10)
+        waiter.join(timeout=100)
         assert seen
         assert seen[0] > since
 
