@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kitlib.cli import main
-from kitlib.paths import data_path
 
 SMALL = (
     "data.train_batch_size=4",
@@ -112,20 +111,35 @@ def test_a_run_folder_that_is_taken(run, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == "{}\n"
 
 
+REWARD_OF_THE_SECOND_STEP_NEVER_COMES = """
+import time
+from pathlib import Path
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if Path({log!r}).exists():
+        Path({sign!r}).touch()
+        time.sleep(3600)
+    return 1.0
+"""
+
+
 def test_ctrl_c_in_the_middle_of_a_step_leaves_no_process(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "kitlib.cli", "run", f"kitlib.run_dir={run_dir}", "trainer.val_before_train=false"]
-    command += [f"data.train_files={data_path('mult_tool/train.parquet')}", "trainer.total_training_steps=1000"]
+    run_dir, sign, file = tmp_path / "run", tmp_path / "in_the_second_step", tmp_path / "my_reward.py"
+    file.write_text(REWARD_OF_THE_SECOND_STEP_NEVER_COMES.format(log=str(run_dir / "metrics.jsonl"), sign=str(sign)))
+    command = [sys.executable, "-m", "kitlib.cli", "run", *SMALL, f"kitlib.run_dir={run_dir}"]
+    command += [f"reward.custom_reward_function.path={file}", "trainer.val_before_train=false", "trainer.test_freq=-1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read().decode()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
+    try:
+        while not sign.exists():
+            assert process.poll() is None, process.stderr.read().decode()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert stderr.decode().strip().endswith("kitlib: interrupted")
     assert "Traceback" not in stderr.decode()
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody of its session is left
-    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) >= 1  # what was done is kept
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 1  # what was done is kept

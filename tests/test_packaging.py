@@ -55,7 +55,7 @@ def requirements(project: dict[str, Any], *extras: str) -> list[Requirement]:
 def run(*command: str, cwd: Path | str = ROOT, **env: str) -> str:
     """Output of a command that must succeed."""
     result = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **env}, timeout=120, check=False
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **env}, timeout=280, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -321,10 +322,22 @@ def test_an_aborted_request_and_its_resumption_are_two_records() -> None:
     server = TransformersServer(make_model(), None, max_model_len=256, name="server-0")
     server.request_log.listeners.append(lambda record: records.append(record) if record.seconds is not None else None)
     client = FullyAsyncLLMServerClient(GlobalRequestLoadBalancer({"server-0": server}))
+    num_steps, step = 0, server._engine.step
+
+    def held() -> list[Any]:
+        """The tenth step waits until somebody wants to abort, so that the request cannot end before."""
+        nonlocal num_steps
+        num_steps += 1
+        while num_steps == 10 and not (server._verbs or server._closing):
+            time.sleep(0.001)
+        return step()
+
+    server._engine.step = held  # type: ignore[method-assign]
 
     async def generate() -> int:
         asking = asyncio.create_task(client.generate("r", prompt_ids=[1, 2], sampling_params={"max_tokens": 250}))
-        await asyncio.sleep(0.05)
+        while num_steps < 10:
+            await asyncio.sleep(0.001)
         await asyncio.to_thread(server.abort_all_requests)
         await asyncio.to_thread(server.update_weights, make_model(seed=1).state_dict(), 4)
         await asyncio.to_thread(server.resume_generation)
