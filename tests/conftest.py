@@ -29,6 +29,13 @@ settings.load_profile("kitlib")
 GRACE_SECONDS = 60.0  # a thread that was told to stop may still be on its last instruction, on a machine that is busy
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("nbmake", False):
+        from tests.kernels import use_for_every_notebook
+
+        use_for_every_notebook()
+
+
 def kitlib_threads() -> set[threading.Thread]:
     """Living threads that kitlib started, whichever test started them."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("kitlib")}

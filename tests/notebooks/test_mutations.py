@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell
 from tests.notebooks.reading import NAMES, PATHS, read
 from tests.notebooks.running import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BY_NAME = dict(zip(NAMES, PATHS, strict=True))
 
 

@@ -16,12 +16,13 @@ from tests.notebooks.reading import NAMES, PATHS, is_exercise, minutes_stated, r
 from tests.notebooks.running import run
 from tests.notebooks.warm import IMPORT_SECONDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BY_NAME = dict(zip(NAMES, PATHS, strict=True))
+USUAL_IMPORT_SECONDS = 5.0  # on the machines that the minutes are stated for; a slower one has more of both
 MEASURE = f"""
 import os, resource
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-print(sum(part.ru_utime + part.ru_stime for part in used) + float(os.environ["{IMPORT_SECONDS}"]))
+print(sum(part.ru_utime + part.ru_stime for part in used), os.environ["{IMPORT_SECONDS}"])
 """
 ANOTHER_DAY = """
 import datetime, time
@@ -51,9 +52,10 @@ def test_solved_twice_in_one_kernel_from_elsewhere_the_second_time_on_another_da
     noise = [cell.source for cell in notebook.cells if is_code(cell) and stderr_of(cell)]
     assert not noise, f"something was printed to stderr by: {noise}"
     assert not list(tmp_path.iterdir()), "a notebook leaves no file behind"
-    seconds = float(measured.outputs[0].text)
-    assert 1 < seconds <= 2 * 60 * minutes, f"{seconds:.0f} s of CPU, and the first cell says {minutes} min"
-    print(f"{name}: {seconds:.1f} s of CPU, imports included")
+    used, spared = map(float, measured.outputs[0].text.split())
+    seconds, slowness = used + spared, max(1.0, spared / USUAL_IMPORT_SECONDS)
+    assert 1 < seconds <= 2 * 60 * minutes * slowness, f"{seconds:.0f} s of CPU, and the first cell says {minutes} min"
+    print(f"{name}: {seconds:.1f} s of CPU, imports included; {spared:.1f} s for imports that every notebook needs")
 
 
 def test_the_clock_of_another_day(tmp_path: Path, kernels: Any) -> None:

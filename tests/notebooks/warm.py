@@ -66,7 +66,7 @@ class Nursery:
     def close(self) -> None:
         """Stop it; kernels that still run end with it."""
         self.process.terminate()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._folder.cleanup()
@@ -74,9 +74,9 @@ class Nursery:
 
 def kernel_manager_class(nursery: Nursery) -> Any:
     """A class of kernel managers for nbclient that start their kernel in this nursery."""
-    from jupyter_client.manager import AsyncKernelManager
+    from tests.kernels import LocalKernelManager
 
-    class WarmKernelManager(AsyncKernelManager):
+    class WarmKernelManager(LocalKernelManager):
         def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
             return [sys.executable, "-S", "-E", __file__, "client", str(nursery.socket), self.connection_file]
 
@@ -106,8 +106,9 @@ def serve(path: str) -> None:
             for key, _ in selector.select(timeout=0.05):
                 if key.fileobj is listener:
                     client, _address = listener.accept()
-                    kernels[client] = _fork(client, [listener, *kernels])
-                    selector.register(client, selectors.EVENT_READ)
+                    if request := _what_it_wants(client):
+                        kernels[client] = _fork(request, [client, listener, *kernels])
+                        selector.register(client, selectors.EVENT_READ)
                 else:  # the client is gone
                     os.kill(kernels[key.fileobj], signal.SIGKILL)  # type: ignore[index]
             for client, pid in list(kernels.items()):
@@ -123,14 +124,19 @@ def _end(kernels: dict[socket.socket, int]) -> None:
     os._exit(0)
 
 
-def _fork(client: socket.socket, others: list[socket.socket]) -> int:
-    """Read what the client wants, and fork; the child never returns."""
+def _what_it_wants(client: socket.socket) -> dict[str, Any]:
+    """The request of a client; {} if it was killed before it had said anything."""
     with client.makefile() as lines:
-        request = json.loads(lines.readline())
+        line = lines.readline()
+    return json.loads(line) if line.endswith("\n") else {}
+
+
+def _fork(request: dict[str, Any], inherited: list[socket.socket]) -> int:
+    """Fork a kernel; the child never returns. inherited: what it has no use for."""
     pid = os.fork()
     if pid:
         return pid
-    for one in (client, *others):
+    for one in inherited:
         one.close()
     try:
         _become_a_kernel(**request)
@@ -150,7 +156,7 @@ def _become_a_kernel(connection_file: str, cwd: str, environment: dict[str, str]
     os.environ.update(environment, **{IMPORT_SECONDS: spared, "JPY_PARENT_PID": str(os.getppid())})
     sys.path[0:1] = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     np.random.seed()  # as in a process of its own; random and torch see to themselves
-    launch_new_instance(argv=["-f", connection_file])
+    launch_new_instance(argv=["-f", connection_file, "--HistoryManager.hist_file=:memory:"])
     os._exit(0)
 
 

@@ -25,6 +25,7 @@ from kitlib.inspector.widgets.palette import palette
 from kitlib.inspector.widgets.watcher import NAP
 from kitlib.transfer_queue import TransferQueue, take_snapshot
 from tests.inspector.queues import AGENT_LOOP, board_queue, keys_of, partition, snapshot, tag
+from tests.kernels import PATIENCE, LocalKernelManager
 
 ROOT = Path(__file__).resolve().parents[3]
 WIDGETS = [Inspector, HtmlInspector]
@@ -140,7 +141,7 @@ def test_a_saved_notebook_shows_the_final_state_and_leaves_no_thread(tmp_path: P
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
-    client = NotebookClient(notebook, timeout=240, startup_timeout=240, kernel_name="python3")
+    client = NotebookClient(notebook, kernel_name="python3", kernel_manager_class=LocalKernelManager, **PATIENCE)
     client.execute(cwd=str(ROOT), env=environment)
     closed, still_open, threads_left = (notebook.cells[i].outputs[0] for i in (1, 2, 4))
     assert set(closed.data) == {"text/plain", "text/html"}
