@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +15,17 @@ from typing import Any
 
 import pytest
 
-from kitlib.inspector.timeline import DRIVER, EmptyTimelineError, Span, Timeline, merged
+from kitlib.inspector import record
+from kitlib.inspector.timeline import DRIVER, EmptyTimelineError, Span, Timeline, begins_late, joined, merged
 from kitlib.inspector.timeline_svg import draw
-from kitlib.inspector.timeline_view import bar, time_line
+from kitlib.inspector.timeline_view import bar, duration, time_line
 from kitlib.inspector.trace_export import chrome_trace, save_chrome_trace
 from kitlib.rollout import FullyAsyncLLMServerClient, GlobalRequestLoadBalancer, TransformersServer
 from kitlib.rollout.request_log import RequestLog, RequestRecord
 from kitlib.run.timeline import write_timeline
 from kitlib.trainer.task_runner import TaskRunner
 from kitlib.trainer.timeline import TimelineRecorder
+from kitlib.transfer_queue import TransferQueue
 from tests.rollout.conftest import make_model
 from tests.trainer.conftest import small_config
 
@@ -159,6 +163,45 @@ def test_several_runs_share_an_axis() -> None:
     assert drivers[0].count("U") == 2 * drivers[1].count("U")
 
 
+def resumed(gap: float = 36_000.0) -> Timeline:
+    """Step 1, a night, step 2."""
+    second = two_steps().steps(2, 2)
+    moved = [replace(one, started=one.started + gap, ended=one.ended + gap) for one in second.spans]
+    return joined([Timeline("sync", tuple(moved)), two_steps().steps(1, 1)])
+
+
+def test_parts_of_a_run_are_one_picture_and_the_restart_counts_for_nothing() -> None:
+    timeline = resumed()
+    assert (timeline.seconds, timeline.extent) == pytest.approx((10, 10.5))
+    assert [timeline.busy(lane) for lane in timeline.lanes] == pytest.approx([6, 5, 4, 1])
+    assert timeline.idle_share(DRIVER) == pytest.approx(0.4)
+    assert timeline.pauses[0].seconds == 36_000
+    assert timeline.headline.startswith("sync: 10.0 s in 2 parts; serial would be 10.0 s; full overlap 6.0 s")
+    assert bar(timeline, DRIVER, 10.5, num_bins=21) == "····UUUUU|/····UUUUU|"
+    assert bar(timeline, "server-0", 10.5, num_bins=21) == "██▄▄      /██▄▄      "
+    assert joined([two_steps()]) == two_steps()
+    assert timeline.between(timeline.began, timeline.began + 4).pauses == ()
+
+
+def test_the_restart_is_seen_and_told() -> None:
+    view = time_line(resumed())
+    for said in (view.text(), view.html()):
+        assert "part 2 began 10 h 0 min after part 1 ended" in said
+    assert "/ restart" in " ".join(view.text().split()) and "/ restart" not in time_line(two_steps()).text(400)
+    page = Page(view.html())
+    assert "down 36000.0 s" in page.titles and "// restart" in view.html()
+    idle = re.findall(r'd="(M[^"]*)" stroke="currentColor" opacity', view.html())
+    assert len(idle) == 4 and all(path.count("M") == 2 for path in idle), "no line of idle time where the run was down"
+    assert [duration(seconds) for seconds in (3.25, 184, 36_184)] == ["3.2 s", "3 min 4 s", "10 h 3 min"]
+    names = [event["name"] for event in chrome_trace(resumed())["traceEvents"]]
+    assert "restart after 36000.0 s" in names
+
+
+def test_a_run_whose_first_part_nobody_kept() -> None:
+    assert begins_late(two_steps()) == ""
+    assert begins_late(two_steps().steps(2, 2)) == "begins at step 2: the part before it was not recorded"
+
+
 def test_a_name_cannot_break_the_page() -> None:
     nasty = "<script>alert(1)</script>\x1b"
     timeline = Timeline(nasty, (span(nasty, "work", nasty, 0, 1),))
@@ -293,6 +336,22 @@ def test_a_run_folder_gets_the_picture_and_the_trace(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > len(two_steps().spans)
     lanes = [line for line in view.text(80).splitlines() if line.startswith(("driver", "rank", "server"))]
     assert len(lanes) == 4  # each with its bar and its numbers: nothing was broken off
+
+
+def test_the_files_of_a_run_that_went_on_have_its_first_part_too(tmp_path: Path) -> None:
+    first, second = two_steps().steps(1, 1), two_steps().steps(2, 2)
+    for name, part in (("recording", first), ("recording-1", second)):  # this part is recorded as well
+        with record(TransferQueue(), tmp_path / name, tick=60) as one:
+            for seen in part.spans:
+                one.span(seen)
+    recorder = TimelineRecorder()
+    for seen in second.spans:
+        recorder._spans.append(replace(seen, started=seen.started + 0.5))
+    view = write_timeline(recorder, tmp_path)
+    assert view is not None and " in 2 parts; " in view.headline
+    assert "restart after" in (tmp_path / "trace.json").read_text()
+    (tmp_path / "unrecorded").mkdir()
+    assert "begins at step 2: the part before it" in str(write_timeline(recorder, tmp_path / "unrecorded"))
 
 
 def test_a_request_that_still_runs_is_drawn_up_to_now() -> None:

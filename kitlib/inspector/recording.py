@@ -36,9 +36,10 @@ from kitlib.inspector.recording_files import (
     RecordingError,
     load_values,
     numbered,
+    parts_of,
     read_header,
 )
-from kitlib.inspector.timeline import DRIVER, Span, Timeline, stage_span
+from kitlib.inspector.timeline import DRIVER, Span, Timeline, joined, stage_span
 from kitlib.transfer_queue import Event, KVBatchMeta, QueueSnapshot, load_snapshot
 from kitlib.transfer_queue.events import event_of
 
@@ -99,6 +100,7 @@ class Recording:
         self._marks: list[dict[str, Any]] = []
         self._spans: list[Span] = []
         self._read_up_to: dict[Path, int] = {}  # segment of the log -> bytes
+        self._parts: dict[Path, Recording] = {}  # of the run, this one among them
         self.refresh()
 
     def refresh(self) -> bool:
@@ -165,14 +167,25 @@ class Recording:
         return [(one.label, one.snapshot()) for one in self.moments if one.step == step and one.label]
 
     def timeline(self) -> Timeline:
-        """Who was busy when: what the run has recorded of it, or at least the stages. See `time_line`.
+        """Who was busy when, in every recorded part of the run: its spans, or at least its stages. See `time_line`.
 
         Raises EmptyTimelineError if there is no stage yet.
         """
+        for place in parts_of(self.folder):
+            self._parts.setdefault(place, self if place == self.folder else open_recording(place)).refresh()
+        seen = [part for part in self._parts.values() if part.spans] or [self]
+        return joined([part.own_timeline() for part in seen])
+
+    def own_timeline(self) -> Timeline:
+        """The same of this recording alone."""
         mode = None if self.config is None else self.config.select("trainer.v1.trainer_mode", None)
+        return Timeline(mode or "run", tuple(self.spans))
+
+    @property
+    def spans(self) -> list[Span]:
+        """What was recorded of the time line, or at least the stages that have ended."""
         ended = [record for record in self.stage_records if record.seconds is not None]
-        spans = self._spans or [stage_span(record, DRIVER) for record in ended]
-        return Timeline(mode or "run", tuple(spans))
+        return self._spans or [stage_span(record, DRIVER) for record in ended]
 
     def waiting_at(self, moment: Moment) -> RecordedWait | None:
         """What `sample` was waiting for at a moment: the last report since it began, None if it was not running."""

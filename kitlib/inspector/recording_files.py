@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -33,6 +34,7 @@ from kitlib.transfer_queue import QueueSnapshot, jagged, lengths
 SCHEMA, VERSION = "kitlib.recording", 1
 HEADER, LOG, SNAPSHOTS, VALUES = "recording.json", "log", "snapshots", "values"
 CONFIG, FAILURE, TASKS, DOCTOR = "config.yaml", "failure.txt", "tasks.txt", "doctor.json"
+PART = re.compile(r"recording(-\d+)?")
 PACKAGES = ("kitlib", "verl", "torch", "tensordict", "transformers", "TransferQueue", "ray", "vllm", "numpy")
 
 
@@ -68,6 +70,15 @@ def read_header(folder: Path) -> dict[str, Any]:
     if not known or header.get("version", 0) > VERSION:
         raise RecordingError(f"{folder}: this version reads {SCHEMA!r} up to {VERSION}; {HEADER} says something else")
     return header
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """The recordings of one run, oldest first: a run that goes on leaves recording, recording-1, .. in its folder."""
+    if not PART.fullmatch(folder.name):
+        return [folder]
+    places = folder.parent.glob("recording*")
+    found = [place for place in places if PART.fullmatch(place.name) and (place / HEADER).is_file()]
+    return sorted(found, key=lambda place: read_header(place)["began"])
 
 
 def versions() -> dict[str, str]:

@@ -31,6 +31,7 @@ from kitlib.inspector.source import snapshot_of
 from kitlib.inspector.stage_card_view import stage_card
 from kitlib.inspector.stage_table_view import stage_table
 from kitlib.inspector.staleness_view import staleness
+from kitlib.inspector.timeline import begins_late
 from kitlib.inspector.timeline_view import time_line
 from kitlib.inspector.tokens_view import tokens
 from kitlib.inspector.view import View
@@ -214,7 +215,7 @@ VIEWS: dict[str, Callable[[Scene], View]] = {
     "diff": _diff,
     "stage": _stage_card,
     "waiting": _waiting,
-    "timeline": lambda scene: time_line(_history(scene).timeline()),
+    "timeline": lambda scene: time_line(whole := _history(scene).timeline(), title=begins_late(whole)),
     "bytes": lambda scene: byte_ledger(_history(scene), _train(scene)),
     "config": _config,
     "failure": _failure,

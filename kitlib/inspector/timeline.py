@@ -14,6 +14,9 @@ others. What the picture says is computed here, from spans alone:
     t_train       busy seconds of the driver        t_gen   busy seconds of the busiest server
     serial        t_train + t_gen: one after the other, as V0 does it
     bound         max(t_train, t_gen): nobody can be done before the slower of the two has done its work
+
+A run that was ended and goes on from a checkpoint has several parts. `joined` puts them on one axis; the time between
+them, which may be a night, is shown as a pause of fixed width and counts for nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from kitlib.contract import StageRecord
 from kitlib.errors import KitError
@@ -29,6 +33,7 @@ from kitlib.errors import KitError
 Kind = Literal["work", "wait", "sync", "request"]
 DRIVER, RANK, SERVER = "driver", "rank", "server"
 WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
+PAUSE_SHARE = 0.05  # width of a pause on the axis, of the running time
 
 
 class EmptyTimelineError(KitError):
@@ -68,12 +73,21 @@ def stage_span(record: StageRecord, lane: str) -> Span:
     return Span(lane, kind, record.stage, record.started, record.started + record.seconds, record.global_steps, details)
 
 
+class Pause(NamedTuple):
+    """The run was down between two of its parts: where the axis shows it, and how long it was in truth."""
+
+    began: float
+    ended: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one run, and what they add up to."""
+    """The spans of one run, and what they add up to. pauses: see `joined`; no span lies in one."""
 
     title: str
     spans: tuple[Span, ...]
+    pauses: tuple[Pause, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.spans:
@@ -88,8 +102,14 @@ class Timeline:
         return max(span.ended for span in self.spans)
 
     @property
-    def seconds(self) -> float:
+    def extent(self) -> float:
+        """Length of the axis in seconds, pauses as wide as they are shown."""
         return self.ended - self.began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which the run was up."""
+        return self.extent - sum(pause.ended - pause.began for pause in self.pauses)
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
@@ -135,8 +155,9 @@ class Timeline:
     def headline(self) -> str:
         """One line: how long, how long one after the other, how long at best, who was idle."""
         shares = f"trainer idle {self.idle_share(DRIVER):.0%}, rollout idle {self.idle_share(*self.servers):.0%}"
+        parts = f" in {len(self.pauses) + 1} parts" if self.pauses else ""
         return (
-            f"{self.title}: {self.seconds:.1f} s; serial would be {self.t_train + self.t_gen:.1f} s; "
+            f"{self.title}: {self.seconds:.1f} s{parts}; serial would be {self.t_train + self.t_gen:.1f} s; "
             f"full overlap {self.bound:.1f} s; {shares}"
         )
 
@@ -151,7 +172,8 @@ class Timeline:
             for span in self.spans
             if span.ended > began and span.started < ended
         )
-        return Timeline(self.title, tuple(cut))
+        within = (pause for pause in self.pauses if began <= pause.began and pause.ended <= ended)
+        return Timeline(self.title, tuple(cut), tuple(within))
 
     def steps(self, first: int, last: int) -> Timeline:
         """The part from the begin of step `first` to the end of step `last`, as the driver's stages tell it."""
@@ -172,6 +194,28 @@ class Timeline:
                     break
                 totals[number] += max(overlap, 0.0)
         return [total / width for total in totals]
+
+
+def joined(parts: Sequence[Timeline]) -> Timeline:
+    """The parts of one run on one axis. Times after a pause are moved: distances within a part stay what they were."""
+    parts = sorted(parts, key=lambda part: part.began)
+    if len(parts) == 1:
+        return parts[0]
+    width = PAUSE_SHARE * sum(part.seconds for part in parts)
+    spans, pauses, ended = list(parts[0].spans), list[Pause](), parts[0].ended
+    for before, part in pairwise(parts):
+        shift = ended + width - part.began
+        pauses.append(Pause(ended, ended + width, max(part.began - before.ended, 0.0)))
+        spans += (replace(one, started=one.started + shift, ended=one.ended + shift) for one in part.spans)
+        ended = part.ended + shift
+    return Timeline(parts[-1].title, tuple(spans), tuple(pauses))
+
+
+def begins_late(timeline: Timeline) -> str:
+    """A sentence if the run's first steps are not there: it has gone on from a checkpoint, and nobody kept the part
+    before."""
+    steps = [one.step for one in timeline.spans if one.lane == DRIVER and one.name == "sample" and one.step is not None]
+    return f"begins at step {min(steps)}: the part before it was not recorded" if min(steps, default=1) > 1 else ""
 
 
 def merged(spans: Iterable[Span]) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ from html import escape
 
 from kitlib.inspector.render.printable import printable
 from kitlib.inspector.render.states import AMBER, BLUE, GREEN, PURPLE, VERMILLION
-from kitlib.inspector.timeline import Span, Timeline, merged
+from kitlib.inspector.timeline import Pause, Span, Timeline, merged
 
 LEFT, LANE, GAP, HEAD = 78, 16, 6, 18  # pixels: names, height of a lane, between lanes, above a run
 NUM_PIXELS = (760, 380, 190)  # widths of the axis that are tried until the page is small enough
@@ -52,10 +52,11 @@ def _draw(timelines: Sequence[Timeline], scale: float, width: int) -> str:
             top += HEAD
         bottom = top + len(timeline.lanes) * (LANE + GAP)
         parts += _syncs(timeline, scale, top, bottom)
+        parts += [_restart(timeline, pause, scale, top, bottom) for pause in timeline.pauses]
         for number, lane in enumerate(timeline.lanes):
             parts.append(_lane(timeline, lane, scale, top + number * (LANE + GAP)))
         top = bottom + GAP
-    parts.append(_legend(top))
+    parts.append(_legend(top, any(timeline.pauses for timeline in timelines)))
     top += HEAD
     size = f'width="{LEFT + width}" height="{top}" viewBox="0 0 {LEFT + width} {top}"'
     style = "font:11px ui-monospace,Menlo,Consolas,monospace;max-width:100%;display:block;margin:6px 0"
@@ -63,16 +64,32 @@ def _draw(timelines: Sequence[Timeline], scale: float, width: int) -> str:
 
 
 def _lane(timeline: Timeline, lane: str, scale: float, top: int) -> str:
-    middle, end = top + LANE // 2, LEFT + timeline.seconds * scale
-    idle = f'<path d="M{LEFT} {middle}H{end:.0f}" stroke="currentColor" opacity=".45" stroke-dasharray="2 3"/>'
+    up = _up(timeline, scale, top + LANE // 2)
+    idle = f'<path d="{up}" stroke="currentColor" opacity=".45" stroke-dasharray="2 3"/>'
     bars = _load(timeline, lane, scale, top) if lane in timeline.servers else _stages(timeline, lane, scale, top)
     return f"{_text(0, top + 12, lane)}{idle}{bars}"
 
 
+def _up(timeline: Timeline, scale: float, middle: int) -> str:
+    """The line of a lane, broken where the run was down."""
+    edges = [timeline.began, *(edge for pause in timeline.pauses for edge in pause[:2]), timeline.ended]
+    at = [LEFT + (moment - timeline.began) * scale for moment in edges]
+    return "".join(f"M{left:.0f} {middle}H{right:.0f}" for left, right in zip(at[::2], at[1::2], strict=True))
+
+
+def _restart(timeline: Timeline, pause: Pause, scale: float, top: int, bottom: int) -> str:
+    """Two slashes through all lanes."""
+    left = LEFT + (pause.began - timeline.began) * scale
+    width, lines = (pause.ended - pause.began) * scale, ""
+    for third in (1, 2):
+        lines += f"M{left + width * third / 3 - 4:.1f} {bottom - GAP}L{left + width * third / 3 + 4:.1f} {top}"
+    return f'<path d="{lines}" stroke="currentColor" stroke-width="1.5">{_title(f"down {pause.seconds:.1f} s")}</path>'
+
+
 def _load(timeline: Timeline, lane: str, scale: float, top: int) -> str:
     """Requests at once, as an area whose full height is the most there were."""
-    num_bins = max(1, round(timeline.seconds * scale / 2))
-    edges = [timeline.began + timeline.seconds * i / num_bins for i in range(num_bins + 1)]
+    num_bins = max(1, round(timeline.extent * scale / 2))
+    edges = [timeline.began + timeline.extent * i / num_bins for i in range(num_bins + 1)]
     load = timeline.load(lane, edges)
     most, bottom = max(load) or 1.0, top + LANE
     outline = "".join(f"V{bottom - value / most * LANE:.0f}h2" for value in load)
@@ -114,13 +131,13 @@ def _syncs(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]
     return [f'<path d="{lines}" stroke="{SYNC}" stroke-width="1">{_title("weight sync")}</path>'] if lines else []
 
 
-def _legend(top: int) -> str:
+def _legend(top: int, has_pauses: bool) -> str:
     entries, left = [], LEFT
     for colour, words in LEGEND:
         box = f'<path d="M{left} {top + 4}h10v10h-10z" fill="{colour}" opacity=".75"/>'
         entries.append(box + _text(left + 14, top + 13, words))
         left += 30 + 7 * len(words)
-    return "".join(entries) + _text(left, top + 13, "- - idle")
+    return "".join(entries) + _text(left, top + 13, "- - idle" + ("   // restart" if has_pauses else ""))
 
 
 def _text(left: float, baseline: int, text: str) -> str:

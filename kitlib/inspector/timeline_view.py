@@ -6,6 +6,8 @@ verl 0.9.1 has no counterpart.
     driver    ··oooUUUUUUU|·oooUUUUUUU|      letters name stages, · is waiting, | a weight sync
     server-0  ▃▆███▇▅▃▂▁▁▂▆██▇▅▃▂▁           height is the number of requests at once
 
+A run that has gone on after a restart is one picture; `/` is the time between its parts, told in words above.
+
 A terminal gets bars of characters; a page gets them drawn (timeline_svg.py). Several time lines share one axis, so
 that a mode is seen beside another.
 """
@@ -19,13 +21,13 @@ from itertools import pairwise
 from kitlib.inspector.render.html_writer import write_html
 from kitlib.inspector.render.model import Cell, Column, Table, ViewModel, cell, line
 from kitlib.inspector.render.states import State
-from kitlib.inspector.timeline import Span, Timeline
+from kitlib.inspector.timeline import Pause, Span, Timeline
 from kitlib.inspector.timeline_svg import draw
 from kitlib.inspector.view import PAGE_BUDGET, View
 
 NUM_BINS = 54  # characters of a bar: with its lane and its numbers it fits into a terminal of 80
 HEIGHTS = " ▁▂▃▄▅▆▇█"
-WAITING, SYNC, NOTHING = "·", "|", " "
+WAITING, SYNC, NOTHING, PAUSE = "·", "|", " ", "/"
 # A letter for the stages that take time, and one for all the others.
 LETTERS = {
     "compute_old_log_prob": "o",
@@ -57,16 +59,28 @@ class TimelineView(View):
 def time_line(timelines: Timeline | Sequence[Timeline], *, title: str = "", budget: int = PAGE_BUDGET) -> View:
     """Who was busy when. Several time lines are drawn one below the other on one axis, each from its own begin."""
     several = [timelines] if isinstance(timelines, Timeline) else list(timelines)
-    longest = max(timeline.seconds for timeline in several)
+    longest = max(timeline.extent for timeline in several)
     model = ViewModel(
         headline=cell(several[0].headline)
         if len(several) == 1
         else line(f"{len(several)} runs on one axis of {longest:.1f} s"),
-        facts=line(title),
+        facts=line(title, *(_pause(number, one) for t in several for number, one in enumerate(t.pauses, start=1))),
         tables=tuple(_table(timeline, longest, with_caption=len(several) > 1) for timeline in several),
         notes=(cell(_legend(several), State.DIM),),
     )
     return TimelineView(model, draw(several, longest, budget // 2), _shares(several), budget)
+
+
+def _pause(number: int, pause: Pause) -> str:
+    return f"part {number + 1} began {duration(pause.seconds)} after part {number} ended"
+
+
+def duration(seconds: float) -> str:
+    """`12.4 s`, `3 min 4 s`, `10 h 3 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _table(timeline: Timeline, seconds: float, with_caption: bool) -> Table:
@@ -100,9 +114,16 @@ def bar(timeline: Timeline, lane: str, seconds: float, num_bins: int = NUM_BINS)
     if lane in timeline.servers:
         load = timeline.load(lane, edges)
         most = max(load) or 1.0
-        return "".join(HEIGHTS[math.ceil(8 * value / most)] for value in load)
-    spans = timeline.of_lane(lane)
-    return "".join(_letter(spans, begin, end) for begin, end in pairwise(edges))
+        marks = [HEIGHTS[math.ceil(8 * value / most)] for value in load]
+    else:
+        spans = timeline.of_lane(lane)
+        marks = [_letter(spans, begin, end) for begin, end in pairwise(edges)]
+    middles = [(begin + end) / 2 for begin, end in pairwise(edges)]
+    return "".join(PAUSE if _is_paused(timeline, at) else mark for at, mark in zip(middles, marks, strict=True))
+
+
+def _is_paused(timeline: Timeline, at: float) -> bool:
+    return any(pause.began <= at < pause.ended for pause in timeline.pauses)
 
 
 def _letter(spans: Sequence[Span], began: float, ended: float) -> str:
@@ -124,6 +145,6 @@ def _legend(timelines: Sequence[Timeline]) -> str:
     """What the characters mean, those that can occur alone."""
     names = {span.name for timeline in timelines for span in timeline.spans if span.kind == "work"}
     letters = [f"{LETTERS[name]} {name}" for name in LETTERS if name in names]
-    return ", ".join(
-        [f"{WAITING} waiting", *letters, f"{OTHER} other stages", f"{SYNC} weight sync", "height: requests at once"]
-    )
+    pauses = [f"{PAUSE} restart"] if any(timeline.pauses for timeline in timelines) else []
+    always = [f"{OTHER} other stages", f"{SYNC} weight sync", "height: requests at once"]
+    return ", ".join([f"{WAITING} waiting", *letters, *always, *pauses])

@@ -25,6 +25,9 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     for moment in timeline.syncs():
         at = _micros(moment - timeline.began)
         events.append({"ph": "i", "s": "g", "name": "weight sync", "cat": "sync", "ts": at, "pid": 1, "tid": 1})
+    for pause in timeline.pauses:
+        at, name = _micros(pause.began - timeline.began), f"restart after {pause.seconds:.1f} s"
+        events.append({"ph": "i", "s": "g", "name": name, "cat": "restart", "ts": at, "pid": 1, "tid": 1})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"title": timeline.title}}
 
 

@@ -230,6 +230,22 @@ def test_the_time_line_comes_back(recorder: Recorder) -> None:
     assert open_recording(recorder.folder).timeline().spans == (request,)
 
 
+def test_the_time_line_of_a_run_that_went_on_has_all_its_parts(tmp_path: Path) -> None:
+    """Each part is a recording beside the other; whichever is opened, the time line is that of the run."""
+    for number, name in enumerate(("recording", "recording-1", "recording-2")):
+        with record(TransferQueue(), tmp_path / name, tick=60) as one:
+            if number != 1:  # the second attempt has failed before its first stage
+                one.span(Span("driver", "work", "update_actor", 100.0 + 9 * number, 101.0 + 9 * number, number + 1))
+        if number == 0:
+            assert open_recording(tmp_path / name).timeline().pauses == ()
+    for name in ("recording", "recording-1", "recording-2"):
+        whole = open_recording(tmp_path / name).timeline()
+        assert [one.step for one in whole.spans] == [1, 3] and whole.pauses[0].seconds == 17.0
+        assert whole.seconds == pytest.approx(2.0)
+    other = (tmp_path / "recording-2").rename(tmp_path / "recording-of-another")
+    assert [one.step for one in open_recording(other).timeline().spans] == [3]
+
+
 class Gone:
     """A queue of somebody else's run, which ends."""
 
