@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from kitlib import __version__
 from kitlib.errors import KitError
@@ -150,15 +151,25 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """`kitlib doctor --check`: status 1 if one of the seven questions failed."""
-    from kitlib.inspector.doctor.command import chosen_run
+    from kitlib.inspector.doctor.command import chosen_run, source_words
     from kitlib.run import check_run
 
     overrides = [word for word in args.files if "=" in word]
     folders = [word for word in args.files if "=" not in word] or ["."]
     run = chosen_run(folders[0])
-    answers = check_run(run, overrides=overrides, logs=args.logs, stage=args.stage, global_steps=args.step)
+    more = {"stage": args.stage, "global_steps": args.step, "shell": source_words(str(run), args.config)}
+    answers = check_run(run, overrides=overrides, logs=args.logs, **more, **settings(args.config))
     print(answers.text(120))
     return 0 if answers.ok else 1
+
+
+def settings(file: str | None) -> dict[str, Any]:
+    """{"config": ..} of a file with settings, {} without one: a recording has its own."""
+    if file is None:
+        return {}
+    from kitlib.config import load_config
+
+    return {"config": load_config(file=file)}
 
 
 def print_config(args: argparse.Namespace) -> None:

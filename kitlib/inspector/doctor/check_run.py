@@ -26,12 +26,13 @@ from kitlib.contract.switches import CRITIC, REFERENCE
 from kitlib.inspector.doctor.advantages import group_advantages
 from kitlib.inspector.doctor.choices import Choices
 from kitlib.inspector.doctor.diagnose import doctor, look_at
-from kitlib.inspector.doctor.finding import few, verb
+from kitlib.inspector.doctor.finding import few, some, verb
 from kitlib.inspector.doctor.handle import handle_of
 from kitlib.inspector.doctor.root_cause import first_failed_task, first_traceback, root_cause
 from kitlib.inspector.doctor.rules import RULES
 from kitlib.inspector.doctor.run_check import Answer, RunCheck
 from kitlib.inspector.doctor.scene import grouped, keys_of, sessions_of
+from kitlib.inspector.doctor.way_on import WayOn
 
 Formula = Callable[[Any, Any], "str | None"]
 FIELD_FAMILIES = ("presence", "key grammar", "joins", "request", "prompts", "start-up")
@@ -48,6 +49,7 @@ class Question:
     error: BaseException | str | None
     formulas: Mapping[str, Formula]
     target: Any = field(default=None)
+    way_on: WayOn = field(default_factory=WayOn)
 
 
 def check_run(
@@ -57,6 +59,7 @@ def check_run(
     error: BaseException | str | None = None,
     formulas: Mapping[str, Formula] | None = None,
     logs: str | Path | None = None,
+    shell: str | None = None,
     **arguments: Any,
 ) -> RunCheck:
     """Ask the seven questions.
@@ -68,6 +71,7 @@ def check_run(
         does, None if there is nothing to compare. By default those that a trainer brings along: its estimator and its
         policy loss. Of a run that brings none, GRPO advantages are computed again.
     logs:      a log, or a folder of logs such as /tmp/ray/session_latest/logs, to look for the first error in.
+    shell:     what a command names as its source, where the answers are read in a shell: hints are commands then.
     arguments: those of `doctor` (stage, batch, config, global_steps, ...). mode is the one that you expect: sync,
         colocate_async, separate_async, or "v0".
     """
@@ -82,7 +86,7 @@ def check_run(
     if error is None and logs is not None:
         error = first_traceback(Path(logs))
     formulas = getattr(run, "formulas", {}) if formulas is None else formulas
-    asked = Question(run, _as_mapping(overrides), config, arguments, error, formulas, target)
+    asked = Question(run, _as_mapping(overrides), config, arguments, error, formulas, target, WayOn(shell))
     answers: list[Answer] = []
     for number, (title, ask) in enumerate(QUESTIONS, start=1):
         stopped = any(one.state == "failed" for one in answers)
@@ -94,7 +98,7 @@ def check_run(
 def _settings(asked: Question) -> tuple[str, str]:
     """Question 1."""
     if asked.config is None or not hasattr(asked.config, "select"):
-        return "not known", "no config at hand: pass config="
+        return "not known", f"no config at hand: {asked.way_on.config}"
     wrong: dict[str, str] = {}
     for key, value in asked.overrides.items():
         got = asked.config.select(key, _NOWHERE)
@@ -105,8 +109,8 @@ def _settings(asked: Question) -> tuple[str, str]:
     if wrong:
         came = {key: origin for key in wrong if (origin := _origin(asked.config, key))}
         where = f" What is used came from: {few([*dict.fromkeys(came.values())])}." if came else ""
-        return "failed", f'{few([*wrong.values()])}.{where} See config_table(config, "{next(iter(wrong))}").'
-    return "ok", f"{len(asked.overrides)} overrides arrived" if asked.overrides else "no override was named"
+        return "failed", f"{few([*wrong.values()])}.{where} See {asked.way_on.setting(next(iter(wrong)))}."
+    return "ok", f"{some(len(asked.overrides), 'override')} arrived" if asked.overrides else "no override was named"
 
 
 def _same(got: Any, asked: Any) -> bool:
@@ -120,7 +124,7 @@ def _same(got: Any, asked: Any) -> bool:
 def _mode(asked: Question) -> tuple[str, str]:
     """Question 2."""
     if asked.config is None:
-        return "not known", "no config at hand"
+        return "not known", f"no config at hand: {asked.way_on.config}"
     choices = Choices(asked.config)
     use_v1, mode = choices["trainer.use_v1"], choices.mode
     own, expected = getattr(asked.run, "trainer_mode", mode), asked.arguments.get("mode")
@@ -163,7 +167,7 @@ def _by_rules(asked: Question, belongs: Callable[[str], bool]) -> tuple[str, str
         first = report.errors[0]
         more = f" ({len(report.errors) - 1} more)" if len(report.errors) > 1 else ""
         return "failed", f"{first.kind}: {first.says} {first.way_out}{more}"
-    said = f"; {len(report.warnings)} warnings, see doctor()" if report.warnings else ""
+    said = f"; {some(len(report.warnings), 'warning')}, see {asked.way_on.findings}" if report.warnings else ""
     return "ok", f"{len(report.examination.checked)} rules found no error{said}"
 
 
@@ -207,7 +211,7 @@ def _exception(asked: Question) -> tuple[str, str]:
     elif failure := getattr(asked.run, "failure", None):
         said = root_cause(failure)
     elif ledger is None:
-        return "not known", "no exception at hand: pass error= or logs="
+        return "not known", f"no exception at hand: {asked.way_on.exception}"
     else:
         return "ok", "no task has failed"
     return "failed", f"the first of all exceptions, {said}" if said.startswith("in ") else f"first of all: {said}"

@@ -14,7 +14,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from kitlib.inspector.doctor.case_file import CaseFileError, read_case, situation_of
@@ -24,6 +26,7 @@ from kitlib.inspector.doctor.finding import Finding
 from kitlib.inspector.doctor.report import Report
 from kitlib.inspector.newest import NothingToInspectError, newest_recording
 from kitlib.inspector.recording import Moment
+from kitlib.transfer_queue import QueueSnapshot
 
 FOUND, REFUSED = 1, 2
 CASE_NAMES = ("kind", "severity", "keys", "fields", "numbers", "says", "way_out")
@@ -49,11 +52,25 @@ def _reports(args: argparse.Namespace) -> Iterable[Report]:
     for name in args.files or ([] if args.address else ["."]):
         if not Path(name).exists():
             raise NothingToInspectError(f"there is no file or folder {name!r} to look into")
-        yield doctor(chosen_run(name), **arguments)
+        yield in_shell(doctor(run := chosen_run(name), **arguments), str(run), args.config)
     if args.address:
         from kitlib.inspector.doctor.live import attached, look_twice
 
-        yield look_twice(attached(args.address, not args.no_values), **arguments)
+        report = look_twice(attached(args.address, not args.no_values), **arguments)
+        yield in_shell(report, f"--address {args.address}", args.config)
+
+
+def in_shell(report: Report, source: str, config: str | None) -> Report:
+    """With commands for hints; `kitlib inspect` opens no snapshot and no case file, so theirs stay calls."""
+    if isinstance(report.target, QueueSnapshot):
+        return report
+    return replace(report, shell=source_words(source, config))
+
+
+def source_words(source: str, config: str | None) -> str:
+    """What a command names to look at the same."""
+    words = source if source.startswith("--") else quote(source)
+    return words if config is None else f"{words} --config {quote(config)}"
 
 
 def chosen_run(name: str) -> str | Path:

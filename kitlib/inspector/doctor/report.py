@@ -29,7 +29,10 @@ NUM_KEYS = 4  # named in a cell
 
 @dataclass(frozen=True)
 class Report:
-    """What the doctor says. Iterable; `report.findings`, `report.errors`, `report.view`, `report.as_dict()`."""
+    """What the doctor says. Iterable; `report.findings`, `report.errors`, `report.view`, `report.as_dict()`.
+
+    shell: what a command names as its source, where the report is read in a shell; None: hints are calls in Python.
+    """
 
     examination: Examination
     stages: tuple[str, ...] = ()
@@ -39,6 +42,7 @@ class Report:
     config: Any = field(default=None, repr=False)
     before: Any = field(default=None, repr=False)
     global_steps: int | None = None
+    shell: str | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -158,8 +162,13 @@ def _row(finding: Finding, names: ShortNames, call: str, anchor: str) -> tuple[C
         line((finding.severity, LOOKS[finding.severity]), (finding.kind, State.STRONG)),
         Cell((*names.spans(finding.keys, NUM_KEYS), *where)),
         cell(finding.says),
-        Cell((Span(finding.way_out), Span(f"see {call.partition('(')[0]}", State.DIM, anchor=anchor))),
+        Cell((Span(finding.way_out), Span(_see(call), State.DIM, anchor=anchor))),
     )
+
+
+def _see(call: str) -> str:
+    """`see presence`; the whole call or command stands below the table."""
+    return "see below" if call.startswith("kitlib ") else f"see {call.partition('(')[0]}"
 
 
 def _notes(report: Report, names: ShortNames) -> list[Cell]:

@@ -15,6 +15,7 @@ from kitlib.errors import KitError
 from kitlib.inspector.batch_handle_view import batch_handle
 from kitlib.inspector.diff_view import diff
 from kitlib.inspector.doctor.finding import Finding
+from kitlib.inspector.doctor.way_on import WayOn
 from kitlib.inspector.group_board_view import group_board
 from kitlib.inspector.partitions_view import partitions
 from kitlib.inspector.presence_view import presence
@@ -33,7 +34,9 @@ _PANEL = "margin:4px 0;overflow-x:auto;font:12px/1.5 ui-monospace,Menlo,Consolas
 
 
 def call_of(report: Report, finding: Finding) -> str:
-    """The call that shows a finding, such as `tokens(tq, "u1_0_0", partition_id="train")`."""
+    """The call that shows a finding, such as `tokens(tq, "u1_0_0", partition_id="train")`, or the command."""
+    if report.shell is not None:
+        return WayOn(report.shell).look(finding, _stage_of(report))
     where = f'partition_id="{_partition_of(finding)}"'
     target = _word(report.target)
     if finding.view == "tokens":
