@@ -1,12 +1,15 @@
-"""A tiny model, a config and a batch for the tests of this room."""
+"""A tiny model, a config and a batch for the tests of this room, and two processes that make one job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -83,3 +86,24 @@ def make_worker() -> Iterator[Callable[..., ActorRolloutRefWorker]]:
     yield make
     for worker in workers:
         worker.close()
+
+
+def run_two_ranks(main: Callable[[int, str], None], folder: Path) -> None:
+    """`main(rank, folder)` in two processes of one gloo group. Raises what a rank raises.
+
+    A rank that has done its work has succeeded, however it leaves: threads of gloo may abort a process on its way out.
+    """
+    try:
+        mp.spawn(_rank, args=(main, str(folder)), nprocs=2)
+    except (mp.ProcessExitedException, mp.ProcessRaisedException):
+        if not all((folder / f"done{rank}").exists() for rank in range(2)):
+            raise
+
+
+def _rank(rank: int, main: Callable[[int, str], None], folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    main(rank, folder)
+    Path(folder, f"done{rank}").touch()
+    dist.barrier()  # whoever leaves first would take the other with it
+    dist.destroy_process_group()

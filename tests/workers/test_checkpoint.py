@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from kitlib.models import load_causal_lm
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.engine.state import rng_state, set_rng_state
 from kitlib.workers.errors import CheckpointError
 from kitlib.workers.state_files import read_state, write_state
-from tests.workers.conftest import make_batch, make_config, tiny_model, with_settings
+from tests.workers.conftest import make_batch, make_config, run_two_ranks, tiny_model, with_settings
 
 MakeWorker = Callable[..., ActorRolloutRefWorker]
 SETTINGS = ("actor.optim.lr=0.01", "actor.optim.lr_warmup_steps=6")
@@ -126,21 +124,19 @@ def test_random_states_come_back(tmp_path: Path) -> None:
 
 
 def rank_main(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     worker = ActorRolloutRefWorker(make_config(*SETTINGS), tiny_model(seed=rank + 5))
     worker.load_checkpoint(Path(folder) / "one")
     worker.save_checkpoint(Path(folder) / "two")
     worker.close()
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_two_ranks_load_what_one_has_saved_and_the_other_way_round(make_worker: MakeWorker, tmp_path: Path) -> None:
     one = make_worker(*SETTINGS)
     train(one, 3)
     one.save_checkpoint(tmp_path / "one")
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
+    run_two_ranks(rank_main, tmp_path)
     assert (tmp_path / "two" / "extra_rank_1.pt").exists()
     again = make_worker(*SETTINGS, model=tiny_model(seed=1))
     again.load_checkpoint(tmp_path / "two")

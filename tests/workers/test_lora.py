@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from kitlib.config import ConfigError, load_config, require_supported
 from kitlib.transfer_queue import padded
 from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.errors import CheckpointError, WorkerError
-from tests.workers.conftest import make_batch, make_config, tiny_model, with_settings
+from tests.workers.conftest import make_batch, make_config, run_two_ranks, tiny_model, with_settings
 from tests.workers.test_two_ranks import take
 
 MakeWorker = Callable[..., ActorRolloutRefWorker]
@@ -157,17 +155,15 @@ def run(folder: str, rows: slice) -> dict[str, Any]:
 
 
 def rank_main(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
     torch.manual_seed(0)  # A is random: the ranks must draw the same
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.save(run(f"{folder}/checkpoint", slice(rank * 4, rank * 4 + 4)), f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
 
 
 @needs_peft
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_two_ranks_train_the_adapter_of_one(tmp_path: Path) -> None:
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
+    run_two_ranks(rank_main, tmp_path)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
     torch.manual_seed(0)
     whole = run(str(tmp_path / "one"), slice(0, 8))

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -20,7 +18,7 @@ from kitlib.workers.actor import ActorRolloutRefWorker
 from kitlib.workers.critic import CriticWorker
 from kitlib.workers.engine.scoring import TokenScorer
 from kitlib.workers.padding import response_from_nested
-from tests.workers.conftest import make_batch, make_config, tiny_model, with_settings
+from tests.workers.conftest import make_batch, make_config, run_two_ranks, tiny_model, with_settings
 from tests.workers.test_critic import critic_batch, value_model
 
 OVERRIDES = ("actor.optim.lr=0.01", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1", "actor.entropy_coeff=0.01")
@@ -71,15 +69,12 @@ def run_critic(overrides: tuple[str, ...], rows: list[int]) -> dict[str, object]
 
 
 def rank_main(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     # Rank 1 has the longer rows: with a token budget its own count of micro-batches is another one than rank 0's.
     order = make_batch(NUM_ROWS)["input_ids"].offsets().diff().sort().indices.tolist()
     rows = order[rank * NUM_ROWS // 2 : (rank + 1) * NUM_ROWS // 2]
     TokenScorer.__init__.__defaults__ = (SLICE,)
     torch.save({"rows": rows, **run(DYNAMIC, rows)}, f"{folder}/rank{rank}.pt")
     torch.save({"rows": rows, **run_critic(DYNAMIC, rows)}, f"{folder}/critic{rank}.pt")
-    dist.destroy_process_group()
 
 
 def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
@@ -88,8 +83,9 @@ def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> flo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_two_ranks_make_the_update_of_one(tmp_path: Path) -> None:
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
+    run_two_ranks(rank_main, tmp_path)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
     for number, rank in enumerate(ranks):
         assert {name: sizes[number] for name, _, _, sizes in rank["shards"]} == rank["local_bytes"]
