@@ -33,11 +33,14 @@ def settings(model_path: str) -> Config:
 
 @pytest.fixture
 def queue(settings: Config, model_path: str) -> Iterator[TransferQueue]:
-    """A queue with the finished sessions of QUESTIONS: eight sampled ones each, and greedy ones in `val`."""
+    """A queue with the finished sessions of QUESTIONS: eight sampled ones each, and greedy ones in `val`.
+
+    One worker: requests arrive in the same order every time, so that the same words are drawn.
+    """
     tokenizer, tq = load_tokenizer(model_path), TransferQueue()
     servers = LLMServerManager(settings, tokenizer)
     reward = RewardLoopWorker(settings, tokenizer)
-    agents = AgentLoopManagerTQ(settings, tq, servers.get_client(), tokenizer, [reward], num_workers=2)
+    agents = AgentLoopManagerTQ(settings, tq, servers.get_client(), tokenizer, [reward], num_workers=1)
     try:
         rows = [
             row(question, agent_name="tool_agent", reward_model={"ground_truth": truth})
@@ -45,7 +48,7 @@ def queue(settings: Config, model_path: str) -> Iterator[TransferQueue]:
         ]
         agents.generate_sequences(batch_of(rows, list("abcd"), global_steps=1))
         agents.generate_sequences(batch_of(rows, list("efgh"), global_steps=1, validate=True))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 250
         while agents.ledger.running():
             assert time.monotonic() < deadline
             tq.wait_for_change(tq.version, timeout=0.05)

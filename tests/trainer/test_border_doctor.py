@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,15 +78,24 @@ def test_a_queue_without_a_picture_is_left_alone() -> None:
 
 
 def test_a_look_is_cheap() -> None:
-    """128 rows; the looks of a step (three with GRPO) stay below 1% of a step of 0.6 s; bench/doctor.py measures it."""
+    """128 rows; the looks of a step (three with GRPO) stay below 1% of a step of 0.6 s; bench/doctor.py measures it.
+
+    Here the calls of functions are counted, which is the same on every machine: 4,000 of them take 1 ms.
+    """
     trainer, watcher = trainer_of(state("advantage", 16, 8, 0)), BorderDoctor()
     run_stage(watcher, trainer, "compute_advantage")
-    seconds = []
-    for _ in range(10):
-        began = time.process_time()
+    num_calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
         run_stage(watcher, trainer, "compute_advantage")
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 0.002
+    finally:
+        sys.setprofile(None)
+    assert num_calls < 8000
 
 
 # Whole runs

@@ -49,7 +49,7 @@ def test_generation_runs_ahead_by_the_warm_up_window(overrides: dict[str, Any], 
     numbers = run(3, **overrides, **{f"trainer__v1__{mode}__num_warmup_batches": warmup})
     ahead = int(4 * warmup)  # train_batch_size is 4
     assert len(numbers.markers) == ahead
-    assert {tag["global_steps"] for tag in numbers.markers} <= {2, 3}
+    assert {tag["global_steps"] for tag in numbers.markers} <= {1, 2, 3}  # a slow prompt is overtaken by quick ones
     assert all(step["actor/grad_norm"] >= 0 for step in numbers.steps)
 
 

@@ -269,15 +269,16 @@ def run_to_the_end(folder: Path, config: Config, num_kills: int) -> History:
         kill_at = (dice.randint(1, 40), dice.uniform(0, 0.1)) if attempt < num_kills else None
         process = context.Process(target=killed_run.run, args=(folder, config, kill_at))
         process.start()
-        process.join(60)
-        if process.is_alive():
+        try:
+            process.join()
+        finally:  # a run that hangs ends with the time of the test
             process.kill()
-            pytest.fail(f"attempt {attempt} hangs; {kill_at=}")
         assert process.exitcode in (0, -signal.SIGKILL if kill_at is not None else 0)
     return History.read(folder)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("mode", "num_kills", "overrides"),
     [

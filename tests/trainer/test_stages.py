@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -55,12 +54,13 @@ def test_one_step_writes_what_the_contract_says_and_leaves_nothing(start: Start)
 def test_submitting_returns_at_once_and_marks_the_prompts(start: Start) -> None:
     trainer = start()
     prompts = trainer.next_train_batch()
-    began = time.perf_counter()
+    trainer.checkpoint_manager.abort_replicas()  # nothing is generated until they resume
     assert trainer.submit_batch_to_rollout(prompts) == 4
-    assert time.perf_counter() - began < 1.0  # generation of the batch takes longer on any machine that tests run on
     tags = trainer.tq.kv_list("train")["train"]
     uids = prompts.get("uid").tolist()
     assert all(tags[uid]["is_prompt"] and tags[uid]["global_steps"] == 1 for uid in uids)
+    assert {tags[uid]["status"] for uid in uids} <= {"pending", "running"}
+    trainer.checkpoint_manager.resume_generation_replicas()
     trainer.sample()
 
 
