@@ -117,7 +117,9 @@ def alone(prompt: tuple[int, ...], max_tokens: int, temperature: float, key: int
     return run(make_engine(fuzz_model(), (EOS,)), ask("alone", list(prompt), max_tokens, params, key))[0]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(
     sessions=SESSIONS,
     max_num_seqs=st.integers(1, 6),
