@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -129,9 +127,11 @@ def test_a_kill_in_the_middle_of_a_save_leaves_a_loadable_checkpoint(tmp_path: P
         cwd=Path(__file__).parents[2],
     )
     assert process.stdout is not None
-    done = [int(process.stdout.readline()) for _ in range(2)]
-    time.sleep(0.01)  # into the next save
-    os.kill(process.pid, signal.SIGKILL)
+    try:
+        done = [int(process.stdout.readline()) for _ in range(2)]
+        time.sleep(0.01)  # into the next save
+    finally:
+        process.kill()
     done += [int(line) for line in process.stdout]
     process.wait()
     tq = TransferQueue()

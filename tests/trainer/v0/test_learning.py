@@ -12,6 +12,7 @@ from kitlib.trainer.task_runner import TaskRunner
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_ten_steps_teach_the_model_to_call_the_tool(tmp_path: Path) -> None:
     """Measured, V0 and V1 alike: greedy accuracy 0.00 -> 1.00."""
     overrides = ["trainer.total_training_steps=10", "trainer.test_freq=10", "trainer.logger=[jsonl]"]
