@@ -82,7 +82,8 @@ class TestSessions:
             ([1.15, 1.15, -0.58], "3 numbers for 4"),
             ([0.67, 0.67, -0.33, -0.33], "the mean of the sessions is subtracted; now divide"),
             ([1.41, 1.41, -0.71, -0.71], "the standard deviation over n; GRPO's divides by n - 1"),
-            ([1, 1, 0, 0], "not right at position 0, 1, 2, 3"),
+            ([1, 1, 0, 0], "these are the rewards: subtract the mean of the sessions"),
+            ([3, 1, 2, 0], "not right at position 0, 1, 2, 3"),
         ],
     )
     def test_wrong(self, answer: Any, mistake: str) -> None:

@@ -106,8 +106,10 @@ class TestRefill:
         [
             (2, "one for one is the rule of the async modes"),
             (4, "that is the credit, and no more than 3 prompts may be in flight"),
-            (0, "it counts what it has evicted"),
-            (1, "double, and mind the bound"),
+            (2, "it counts what it has evicted"),
+            (1, "the credit which is left"),
+            (0, "replaced by the same look"),
+            (6, "double, and mind the bound"),
             (True, "a whole number"),
             ("3", "a whole number"),
             (2.5, "a whole number"),

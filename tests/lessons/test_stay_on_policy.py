@@ -128,6 +128,20 @@ def test_the_steps_of_a_run_repeat_themselves(trainer: PPOTrainer) -> None:
     assert not trainer.agent_loop_manager.ledger.running()
 
 
+@pytest.mark.timeout(120)
+def test_a_step_of_separate_async_has_several_updates() -> None:
+    runner, updates_a_step = TaskRunner(), ["trainer.v1.separate_async.parameter_sync_step=2"]
+    pool = ["actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"]
+    changed = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.actor.ppo_mini_batch_size=1"]
+    try:
+        trainer = runner.start(load_config([*SETTINGS, *updates_a_step, *pool, *changed]))
+        updates = run_steps(trainer, 2)
+        assert [update["training/global_step"] for update in updates] == [1, 1, 2, 2]
+        assert len(trainer.tq.kv_list("train")["train"]) == 2 * (1 + 2)  # the batch ahead: markers and rows
+    finally:
+        runner.close()
+
+
 class Stopped(Interruption):
     """An interruption that never was: three tokens of one request."""
 

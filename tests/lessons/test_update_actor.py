@@ -253,6 +253,7 @@ OWN_LOSSES = {
     "masked places count": lambda kw: (-kw["advantages"] * ratio(kw)).mean(),
     "masked places count, too": lambda kw: (-kw["advantages"] * ratio(kw)).sum(),
     "this is the clipped loss": lambda kw: POLICY_LOSS_REGISTRY["vanilla"](**kw)[0],
+    "the ratio is clipped": lambda kw: averaged(-kw["advantages"] * ratio(kw).clamp(0.8, 1.2), kw),
     "is the LOG of the ratio": lambda kw: averaged(-kw["advantages"] * ratio(kw).log(), kw),
     "upside down": lambda kw: averaged(-kw["advantages"] / ratio(kw), kw),
     "old_log_prob is missing": lambda kw: averaged(-kw["advantages"] * kw["log_prob"], kw),

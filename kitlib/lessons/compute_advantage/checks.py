@@ -66,6 +66,9 @@ def check_sessions(answer: Any, keys: Sequence[str], rewards: Sequence[float]) -
         answer,
         truth,
         {
+            "these are the rewards: subtract the mean of the sessions first": lambda: columns["token_level_rewards"][
+                :, 0
+            ],
             "you let every row into the mean; only the last output of each session counts, once": lambda: every_row,
             "the earlier outputs of a session are not left at 0: they get the number of its last output": lambda: (
                 truth * finals

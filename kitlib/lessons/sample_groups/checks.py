@@ -64,18 +64,20 @@ def check_refill(answer: Any, buffer: ReplayBuffer, global_steps: int, batch_siz
     if said == truth:
         evicted = count(len(evictions.uids), "group")
         return right(f"{evicted} evicted, {len(view.terminal)} of {batch_size} left, so {truth} prompts are submitted")
-    return mistakes([_why_not_refilled(said, truth, buffer, len(evictions.constant), batch_size)])
+    return mistakes(_why_not_refilled(said, truth, buffer, len(evictions.constant), batch_size - len(view.terminal)))
 
 
-def _why_not_refilled(said: int, truth: int, buffer: ReplayBuffer, num_constant: int, batch_size: int) -> str:
+def _why_not_refilled(said: int, truth: int, buffer: ReplayBuffer, num_constant: int, num_lacking: int) -> list[str]:
     capacity = buffer.max_inflight_gen_batches * (buffer.train_batch_size or 0)
-    if said == num_constant:
-        return f"not {said}: one for one is the rule of the async modes; sync asks for two for each evicted group"
-    if said == 2 * num_constant and truth < said:
-        return f"not {said}: that is the credit, and no more than {capacity} prompts may be in flight at a time"
-    if said == batch_size - truth:
-        return f"not {said}: the sampler does not ask what is lacking, it counts what it has evicted"
-    return f"not {said}: count the groups whose rewards are all equal, double, and mind the bound on what is in flight"
+    texts = [
+        (num_constant, "one for one is the rule of the async modes; sync asks for two for each evicted group"),
+        (num_lacking, "the sampler does not ask how many groups are lacking, it counts what it has evicted"),
+        (2 * num_constant, f"that is the credit, and no more than {capacity} prompts may be in flight at a time"),
+        (2 * num_constant - truth, "that is the credit which is left afterwards"),
+        (0, "groups are replaced by the same look that evicts them"),
+    ]
+    how = "count the groups whose rewards are all equal, double, and mind the bound on what is in flight"
+    return [f"not {said}: {text}" for number, text in texts if number == said] or [f"not {said}: {how}"]
 
 
 def check_wait(will_end: Any, uid: Any, report: WaitReport) -> Answer:

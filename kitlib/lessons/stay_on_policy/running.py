@@ -11,10 +11,11 @@ from kitlib.workers.bridge import partition_of
 
 
 def run_steps(trainer: PPOTrainer, num_steps: int) -> list[dict[str, Any]]:
-    """Train; returns the metrics of each step.
+    """Train; returns the metrics of each update. In separate_async a step makes `parameter_sync_step` of them.
 
     As `PPOTrainer.fit` (without validation and checkpoints), but each step waits until nothing is in flight before it
-    samples: which groups are there does then not depend on how fast the machine is.
+    samples: which groups are there does then not depend on how fast the machine is. The metrics of several updates of a
+    step are not averaged.
     """
     said = []
     trainer.global_steps = 1
@@ -23,12 +24,20 @@ def run_steps(trainer: PPOTrainer, num_steps: int) -> list[dict[str, Any]]:
         trainer.begin_step(step)
         trainer.prepare_step()
         wait_for_rollout(trainer)
-        batch = trainer.step_once(trainer.config.data.train_batch_size)
+        updates = [_update(trainer, number) for number in range(trainer.parameter_sync_step)]
         trainer.end_step()
-        said.append(dict(trainer.compute_metrics(batch)))
-        trainer.clear(batch)
+        for batch, trainer.metrics in updates:
+            said.append(dict(trainer.compute_metrics(batch)))
+            trainer.clear(batch)
     wait_for_rollout(trainer)
     return said
+
+
+def _update(trainer: PPOTrainer, number: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+    """The update of a step with that number, from 0: its batch and its metrics."""
+    trainer.local_trigger_step, trainer.metrics = number, {}
+    batch = trainer.step_once(trainer.config.data.train_batch_size // trainer.parameter_sync_step)
+    return batch, trainer.metrics
 
 
 def largest_difference(tq: QueueProtocol, batch: KVBatchMeta) -> dict[str, float]:

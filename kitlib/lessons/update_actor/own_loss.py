@@ -106,6 +106,9 @@ def _wrong_value(said: float) -> str | None:
         float((-advantages * ratio).mean()): "masked places count, too: let agg_loss average, with response_mask",
         float((-advantages * ratio).sum()): "masked places count, too: let agg_loss average, with response_mask",
         float(vanilla): "this is the clipped loss, and the exercise asks for one without a clip",
+        _mean(
+            -advantages * ratio.clamp(0.8, 1.2)
+        ): "the ratio is clipped, and the exercise asks for a loss without a clip",
         _mean(-advantages * log_ratio): "log_prob - old_log_prob is the LOG of the ratio: take exp",
         _mean(-advantages / ratio): "the ratio is upside down: new over old is exp(log_prob - old_log_prob)",
         _mean(-advantages * NEW): "old_log_prob is missing: the ratio is exp(log_prob - old_log_prob)",

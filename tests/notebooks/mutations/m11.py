@@ -30,3 +30,11 @@ def importance_weights_are_not_truncated() -> None:
     rollout_correction.importance_weights = lambda log_ratio, mask, level, threshold, normalize: original(
         log_ratio, mask, level, 1e9, normalize
     )
+
+
+def every_update_of_a_step_has_an_old_policy_of_its_own() -> None:
+    """separate_async scores each mini-batch with the weights of the moment, as the other modes do."""
+    from kitlib.trainer.base import PPOTrainer
+    from kitlib.trainer.separate_async import PPOTrainerSeparateAsync
+
+    PPOTrainerSeparateAsync.compute_old_log_prob = PPOTrainer.compute_old_log_prob
