@@ -19,3 +19,8 @@ def run(notebook: Any, folder: Path, kernels: Any) -> Any:
     client = NotebookClient(notebook, kernel_name="python3", kernel_manager_class=kernels, **PATIENCE)
     client.execute(cwd=str(folder), env=environment)
     return notebook
+
+
+def printed_by(cell: Any) -> str:
+    """What a cell has printed: on a busy machine one `print` may come in several outputs."""
+    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")

@@ -10,7 +10,7 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.notebooks.running import run
+from tests.notebooks.running import printed_by, run
 from tests.notebooks.warm import Nursery
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def said(source: str, folder: Path, kernels: Any) -> str:
     """What a cell prints in a kernel of its own."""
     notebook = new_notebook(cells=[new_code_cell(source)])
-    return run(notebook, folder, kernels).cells[0].outputs[0].text.strip()
+    return printed_by(run(notebook, folder, kernels).cells[0]).strip()
 
 
 def test_torch_is_there_and_nothing_of_kitlib(tmp_path: Path, kernels: Any) -> None:
