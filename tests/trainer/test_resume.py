@@ -95,7 +95,8 @@ def test_an_adaptive_kl_coefficient_goes_on(tmp_path: Path) -> None:
     assert values[1] != values[0]
 
 
-def test_the_threshold_of_lent_devices_goes_on(tmp_path: Path) -> None:
+def test_the_threshold_of_lent_devices_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kitlib.trainer.separate_async.IDLE_SECONDS", float("inf"))  # every step is a calm one
     lending = {"enable_switch": True, "switch_threshold_release_steps": 1, "switch_threshold_ratio": 1.0}
     hybrid = {f"trainer__v1__separate_async__hybrid_rollout__{key}": value for key, value in lending.items()}
     states = []
