@@ -206,6 +206,8 @@ class TestWeights:
             ([4.0, 1.0, 0.5, 1.0], 2.0, "token: these are the ratios before truncation"),
             ([0.25, 1.0, 2.0, 1.0], 2.0, "token: upside down"),
             ([2.0, 1.0, 0.7, 1.0], 2.0, "token: number 3 is not 0.7"),
+            ([0.0, 1.0, 0.5, 1.0], 2.0, "token: a weight above the threshold becomes the threshold"),
+            ([2.0, 1.0, 0.5, 1.0], 1.0, "sequence: that is the product of the truncated weights"),
             ([2.0, 1.0], 2.0, "token is a list of 4 numbers"),
             (2.0, 2.0, "token is a list of 4 numbers"),
             ("2.0", 2.0, "token is a list of 4 numbers"),

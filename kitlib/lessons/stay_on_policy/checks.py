@@ -87,7 +87,7 @@ def check_weights(
     if row is None:
         return mistakes(["sequence is one number"])
     wrong = _wrong_tokens(tokens, truth["token"], old_log_probs - rollout_log_probs)
-    wrong += _wrong_sequence(row, truth["sequence"][0], old_log_probs - rollout_log_probs)
+    wrong += _wrong_sequence(row, truth, old_log_probs - rollout_log_probs)
     if wrong:
         return mistakes(wrong)
     return right(f"tokens {', '.join(f'{round(weight, 3):g}' for weight in truth['token'])}; row {row:g}")
@@ -108,18 +108,21 @@ def _wrong_tokens(said: list[float], truth: list[float], log_ratio: torch.Tensor
         return ["token: these are the ratios before truncation"]
     if _close(said, (-log_ratio).exp().tolist()):
         return ["token: upside down: the probability of the trainer stands above, that of the server below"]
+    if _close(said, [0.0 if cut < ratio else cut for cut, ratio in zip(truth, log_ratio.exp().tolist(), strict=True)]):
+        return ["token: a weight above the threshold becomes the threshold; only a pair of thresholds gives 0"]
     at = next(i for i, (a, b) in enumerate(zip(said, truth, strict=True)) if not _close([a], [b]))
     return [f"token: number {at + 1} is not {said[at]:g}: divide trainer by server, then cut at the threshold"]
 
 
-def _wrong_sequence(said: float, truth: float, log_ratio: torch.Tensor) -> list[str]:
-    if _close([said], [truth]):
+def _wrong_sequence(said: float, truth: dict[str, list[float]], log_ratio: torch.Tensor) -> list[str]:
+    if _close([said], truth["sequence"][:1]):
         return []
     ratios = log_ratio.exp()
     thoughts = {
         "sequence: that is the mean of the ratios; the probability of a row is a product": ratios.mean(),
         "sequence: that is the sum of the ratios; probabilities are multiplied": ratios.sum(),
         "sequence: that is the product before truncation": ratios.prod(),
+        "sequence: that is the product of the truncated weights; multiply first, then cut": math.prod(truth["token"]),
         "sequence: upside down: trainer above, server below": 1 / ratios.prod(),
     }
     named = [text for text, value in thoughts.items() if _close([said], [float(value)])]
