@@ -6,15 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_ABSENT = object()
+
 
 def setting(config: Any, key: str, default: Any = None) -> Any:
-    """Value of a dotted key, `default` where the config is None or does not have it."""
+    """Value of a dotted key, `default` where the config is None or does not have it; an explicit null is None."""
     if hasattr(type(config), "select"):
         return config.select(key, default)
     node = config
     for name in key.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else getattr(node, name, None)
-        if node is None:
+        node = node.get(name, _ABSENT) if isinstance(node, Mapping) else getattr(node, name, _ABSENT)
+        if node is _ABSENT:
             return default
     return node
 
@@ -27,8 +29,8 @@ def prompts_a_sample(config: Any) -> int | None:
     train_batch_size = setting(config, "data.train_batch_size")
     if train_batch_size is None:
         return None
-    num_updates = setting(config, "trainer.v1.separate_async.parameter_sync_step", 4)
-    return sample_size(train_batch_size, setting(config, "trainer.v1.trainer_mode", "sync"), num_updates)
+    num_updates = setting(config, "trainer.v1.separate_async.parameter_sync_step") or 4
+    return sample_size(train_batch_size, setting(config, "trainer.v1.trainer_mode") or "sync", num_updates)
 
 
 def sample_size(train_batch_size: int, trainer_mode: str, parameter_sync_step: int) -> int:

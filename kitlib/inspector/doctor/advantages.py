@@ -65,7 +65,10 @@ def _expected_advantages(s: Situation, rows: Sequence[Row]) -> dict[str, float]:
         sessions = list(sessions_of(members).values())
         if any(not is_array(scores.get(outputs[-1].key)) for outputs in sessions):
             continue
-        made = group_advantages([float(np.sum(scores[outputs[-1].key])) for outputs in sessions], normalise)
+        rewards = [float(np.sum(scores[outputs[-1].key])) for outputs in sessions]
+        if not np.isfinite(rewards).all():
+            continue
+        made = group_advantages(rewards, normalise)
         for outputs, advantage in zip(sessions, made, strict=True):
             out |= dict.fromkeys(keys_of(outputs), advantage)
     return out

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import scene_of
 from kitlib.inspector.doctor.situation import Situation
+from kitlib.keys import uid_of
 
 
 def surplus_discarded(s: Situation) -> Iterator[Finding]:
@@ -47,35 +48,42 @@ def surplus_discarded(s: Situation) -> Iterator[Finding]:
 def wrong_keys_cleared(s: Situation) -> Iterator[Finding]:
     """wrong_keys_cleared: keys that went although nobody asked for it, or stayed although somebody did."""
     requested = s.fact("clear_requested")
-    if requested is None:
+    if requested is None or _is_still_to_run(s):
         return
-    cleared = set(s.fact("cleared", ()))
     there = {key for part in s.snapshot.partitions.values() for key in part.keys}
     earlier = s.before.partitions.values() if s.before is not None else ()
-    gone = [key for part in earlier for key in part.keys if key not in there]
+    sampled = {uid_of(key) for key in requested}  # their markers went when they were sampled
+    gone = [key for part in earlier for key in part.keys if key not in there and key not in sampled]
+    cleared = set(s.fact("cleared", gone))
     wrong = [key for key in dict.fromkeys([*gone, *sorted(cleared)]) if key not in set(requested)]
     stayed = [key for key in requested if key in there]
     if not wrong and not stayed:
         return
-    says = f"{few(wrong)} {verb(len(wrong), 'was', 'were')} cleared, and nobody asked for it" if wrong else ""
-    left = f"{few(stayed)} {verb(len(stayed), 'was', 'were')} to be cleared and {verb(len(stayed), 'is', 'are')} there"
+    went = f"{few(wrong)} {verb(len(wrong), 'was', 'were')} cleared although nobody asked for it"
+    left = f"{few(stayed)} {verb(len(stayed), 'is', 'are')} there and should have been cleared"
+    says = "; ".join(part for part, true in ((went, wrong), (left, stayed)) if true)
     yield Finding(
         "wrong_keys_cleared",
         "error",
-        f"{says or left}: the clear named {few(list(requested))}"
-        + (f", and {left}" if wrong and stayed else "")
-        + ". A clear by index instead of by key hits whatever reuses the index.",
-        "Clear by keys of the running batch; generate the lost rows again.",
+        f"{says}. A clear by index instead of by key hits whatever reuses the index.",
+        "Clear by keys: tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id). Generate lost rows again.",
         s.partition_id,
         tuple(wrong or stayed),
         numbers={
             "requested": len(requested),
-            "cleared": len(cleared or gone),
+            "cleared": len(cleared),
             "wrong": len(wrong),
             "stayed": len(stayed),
         },
         view="diff",
     )
+
+
+def _is_still_to_run(s: Situation) -> bool:
+    """True if the clear has been asked for and not been made: nobody says what was cleared, and its stage comes next
+    or there is no picture of before.
+    """
+    return "cleared" not in s.context and (s.stage == "clear" or s.before is None)
 
 
 def reissue_in_flight(s: Situation) -> Iterator[Finding]:
@@ -124,7 +132,7 @@ def prompts_lost(s: Situation) -> Iterator[Finding]:
 
 def no_prompts_after_resume(s: Situation) -> Iterator[Finding]:
     """no_prompts_after_resume: the restored dataloader stands at the end of its epoch and hands out nothing."""
-    if s.stage != "resume" or not _is_at_end(s) or len(s.scene.markers) >= (s.needed or 1):
+    if not no_prompts_come(s):
         return
     yield Finding(
         "no_prompts_after_resume",
@@ -141,6 +149,16 @@ def no_prompts_after_resume(s: Situation) -> Iterator[Finding]:
             "prompts_in_queue": len(s.scene.markers),
         },
     )
+
+
+def no_prompts_come(s: Situation) -> bool:
+    """True at a restart, or in its first step, if the dataloader is at its end and the queue holds too few prompts."""
+    resumed = s.fact("resumed_from_step")
+    if s.stage != "resume":
+        is_first = resumed is not None and s.global_steps == resumed + 1
+        if s.scene.markers or not is_first or not s.is_at("submit_batch_to_rollout", "sample"):
+            return False
+    return _is_at_end(s) and len(s.scene.markers) < (s.needed or 1)
 
 
 def _is_at_end(s: Situation) -> bool:

@@ -34,6 +34,8 @@ DEFAULTS: dict[str, Any] = {
 GROUP_ESTIMATORS = frozenset(
     ["grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "reinforce_plus_plus_baseline", "opo", "gpg"]
 )
+# Estimators that scale by mean and spread of the whole batch, so that one NaN reaches every row.
+WHITENING_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"})
 LAST_OUTPUT_ESTIMATORS = frozenset({"grpo"})
 
 

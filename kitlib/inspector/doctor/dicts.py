@@ -6,7 +6,7 @@ verl 0.9.1: validation collects reward_extra_info key by key and fills gaps with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from kitlib.inspector.doctor.scene import Row, grouped, keys_of, last_outputs
 from kitlib.inspector.doctor.situation import Situation
 
 RESERVED = ("reward",)
+MANY_ROWS, MANY_TOKENS = 4, 8  # so many rows of a single prompt do not agree in so many tokens by chance
 MANY_KEYS = 1000  # distinct reward keys after which a key is data, not a name
 
 
@@ -109,7 +110,7 @@ def hidden_aborts(s: Situation) -> Iterator[Finding]:
 
 
 def duplicate_content(s: Situation) -> Iterator[Finding]:
-    """duplicate_content (reads prompts, responses): one sample in every row of several prompts."""
+    """duplicate_content (reads prompts, responses): one sample in every row of several prompts, or of the batch."""
     rows = s.readable_rows
     if s.is_before_sampling or len(rows) < 3:
         return
@@ -122,7 +123,8 @@ def duplicate_content(s: Situation) -> Iterator[Finding]:
         seen = {content.get(row.key, row.key.encode()) for row in members}
         if len(seen) == 1:
             single.setdefault(seen.pop(), []).append(uid)
-    repeated = {uid for uids in single.values() if len(uids) > 1 for uid in uids}
+    least = 1 if _is_one_long_sample(rows, responses) else 2
+    repeated = {uid for uids in single.values() if len(uids) >= least for uid in uids}
     same = [row for row in rows if row.uid in repeated]
     if len(same) < 3:
         return
@@ -138,6 +140,15 @@ def duplicate_content(s: Situation) -> Iterator[Finding]:
         ("prompts", "responses"),
         {"rows": len(same), "distinct": distinct, "prompts": len(repeated)},
         view="tokens",
+    )
+
+
+def _is_one_long_sample(rows: Sequence[Row], responses: Mapping[str, Any]) -> bool:
+    """True for a batch of one prompt that is large and long enough to tell; a short answer may well come twice."""
+    return (
+        len(rows) >= MANY_ROWS
+        and len({row.uid for row in rows}) == 1
+        and min((np.size(value) for value in responses.values()), default=0) >= MANY_TOKENS
     )
 
 

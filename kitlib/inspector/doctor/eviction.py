@@ -41,7 +41,8 @@ def stale_groups(s: Situation) -> Iterator[Finding]:
             f"All {some(len(ages), 'settled prompt')} have an age of up to {max(ages.values())}, above the threshold "
             f"of {threshold}: all of them and their rows will be evicted and as many fresh prompts asked for. "
             f"The age counts from the step on the marker{_waited(s, ages)}.",
-            "Raise trainer.v1.sampler.max_off_policy_threshold, or submit fewer prompts ahead (num_warmup_batches).",
+            "Raise trainer.v1.sampler.max_off_policy_threshold, or submit fewer prompts ahead "
+            f"(trainer.v1.{s.choices.mode}.num_warmup_batches).",
             s.partition_id,
             tuple(ages),
             numbers=numbers,

@@ -113,7 +113,8 @@ def bad_keys(s: Situation) -> Iterator[Finding]:
             numbers={"keys": len(bad)},
         )
     unclean = [key for scene in s.scenes.values() for key in _unclean(scene)]
-    odd_keys = [*keys_of(odd), *(key for key in unclean if key not in keys_of(bad))]
+    told = {*keys_of(bad), *s.scene.notes, *s.scene.strangers}
+    odd_keys = [*keys_of(odd), *(key for key in unclean if key not in told)]
     if odd_keys:
         yield Finding(
             "odd_key",
@@ -126,6 +127,26 @@ def bad_keys(s: Situation) -> Iterator[Finding]:
             s.partition_id,
             tuple(dict.fromkeys(odd_keys)),
             numbers={"keys": len(odd_keys)},
+        )
+
+
+def strange_keys(s: Situation) -> Iterator[Finding]:
+    """odd_key: a key that is neither a prompt nor a trajectory of one, so that nobody samples or clears it."""
+    scene = s.scene
+    held = set(s.batch.keys) if s.batch is not None else set()
+    odd = [key for key in (*scene.notes, *scene.strangers) if key not in held]
+    if odd:
+        yield Finding(
+            "odd_key",
+            "warning",
+            f"{few(odd)} in {scene.name} {verb(len(odd), 'is', 'are')} neither a prompt (no is_prompt in the tag) nor "
+            f"uid_session_index of a prompt: nobody samples or clears {verb(len(odd), 'it', 'them')}.",
+            "Write a trajectory under {uid}_{session_id}_{index}, and other data to a partition of its own. To remove "
+            f"this: {clear_call(odd, scene.name)}.",
+            scene.name,
+            tuple(odd),
+            numbers={"keys": len(odd)},
+            evidence=tuple(f"{key}: tag {dict(scene.partition.tag_of(key))}" for key in odd[:3]),
         )
 
 

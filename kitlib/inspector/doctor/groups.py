@@ -15,6 +15,8 @@ from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Row, grouped, keys_of, sessions_of
 from kitlib.inspector.doctor.situation import Situation
 
+REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
+
 
 def short_groups(s: Situation) -> Iterator[Finding]:
     """short_group: groups with at least one row and fewer sessions than expected."""
@@ -29,6 +31,7 @@ def short_groups(s: Situation) -> Iterator[Finding]:
     singles = [uid for uid, (num, _) in short.items() if num == 1]
     counts = list(short.values())
     numbers: dict[str, float] = {"rows_expected": expected, "rows_found": found, "rows": found, "groups": len(short)}
+    numbers["sessions_expected"] = counts[0][1]
     numbers |= {name: counts[i][0] for i, name in enumerate(("rows_of_first", "rows_of_second")) if i < len(counts)}
     if s.batch is not None:
         numbers["padding"] = len(s.padding_rows)
@@ -38,10 +41,11 @@ def short_groups(s: Situation) -> Iterator[Finding]:
     yield Finding(
         "short_group",
         "warning",
-        f"{_list(short)}: {expected - found} of {expected} expected rows are missing, and no later stage mentions it."
+        f"{_list(short)}: {expected - found} of {some(expected, 'expected row')} "
+        f"{verb(expected - found, 'is', 'are')} missing, and no later stage mentions it."
         + (_of_singles(singles, reward) if singles and s.choices.compares_groups else ""),
-        "Look at the agent-loop log of the missing sessions. trainer.v1.sampler.sync_refill_failed_groups replaces "
-        "groups without any row in sync mode.",
+        "Look at the agent-loop log of the missing sessions: they raised, or returned no output."
+        + ("" if s.choices.is_async else f" {REFILL} replaces only groups that failed without any row."),
         s.partition_id,
         _names(s, list(short)),
         numbers=numbers,
@@ -92,7 +96,8 @@ def sessions_out_of_range(s: Situation) -> Iterator[Finding]:
         yield Finding(
             "session_out_of_range",
             "info",
-            f"{few(keys_of(wild))} {verb(len(wild), 'names', 'name')} a session beyond {n - 1}, with n={n}.",
+            f"{few(keys_of(wild))} {verb(len(wild), 'names', 'name')} a session that does not exist with n={n} (0 to "
+            f"{n - 1}).",
             "See whether rollout.n was changed between two starts, or a prompt sets its own number of sessions.",
             s.partition_id,
             keys_of(wild),
@@ -118,8 +123,7 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
             "error",
             f"None of the {some(len(chosen), 'settled prompt')} that will be sampled has a single row "
             f"({few(empty)}): the sampler takes them and stops with a RuntimeError.",
-            "Look at the agent-loop log of these prompts; set trainer.v1.sampler.sync_refill_failed_groups to replace "
-            "such groups.",
+            _replace(s, empty),
             s.partition_id,
             tuple(empty),
             numbers=numbers,
@@ -130,11 +134,22 @@ def empty_groups(s: Situation) -> Iterator[Finding]:
             "warning",
             f"{few(empty)} settled without a row and will be left out without a word: the batch has "
             f"{some(max(len(chosen), s.needed) - len(empty), 'group')} instead of {max(len(chosen), s.needed)}.",
-            "Set trainer.v1.sampler.sync_refill_failed_groups, and look at the agent-loop log of these prompts.",
+            _replace(s, empty),
             s.partition_id,
             tuple(empty),
             numbers=numbers,
         )
+
+
+def _replace(s: Situation, empty: list[str]) -> str:
+    """How groups without a row get replaced: only failed ones are, in sync mode on request, otherwise always."""
+    look = "Look at the agent-loop log of these prompts"
+    returned = [uid for uid in empty if s.scene.markers[uid].get("status") == "finished"]
+    if returned:
+        return f"{look}: all sessions of {few(returned)} returned no output. A session that raises fails its prompt" + (
+            ", and a failed prompt is replaced." if s.choices.is_async else f", which {REFILL}=true replaces."
+        )
+    return f"{look}; set {REFILL}=true to have such groups replaced."
 
 
 def _sizes(s: Situation) -> dict[str, tuple[int, int]]:
@@ -145,8 +160,14 @@ def _sizes(s: Situation) -> dict[str, tuple[int, int]]:
         registered = grouped(row for row in s.scene.rows.values() if not row.is_padding)  # with fields or without
         groups = {uid: registered.get(uid, []) for uid in uids if "_" not in uid}
     else:
-        groups = grouped(row for row in s.real_rows if row.is_readable)
+        groups = grouped(row for row in (*s.real_rows, *_bare(s)) if row.is_readable)
     return {uid: (len(sessions_of(rows)), s.sessions_expected(uid) or 0) for uid, rows in groups.items()}
+
+
+def _bare(s: Situation) -> list[Row]:
+    """Rows of the batch that are registered without a field: their session is not lost, they have a finding."""
+    rows = [s.scene.rows[key] for key in s.batch.keys if key in s.scene.rows] if s.batch is not None else []
+    return [row for row in rows if not row.num_fields]
 
 
 def _in_other(s: Situation, uid: str) -> bool:

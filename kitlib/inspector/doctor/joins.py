@@ -107,8 +107,8 @@ def stale_readiness(s: Situation) -> Iterator[Finding]:
             "stale_readiness",
             "error",
             f"{name} holds {some(len(keys), 'key')}, yet the controller counts {some(count, 'ready row')} there: "
-            f"{few(keys_of(others))} of another partition reuses the freed index, and a store older than 0.1.9 shares "
-            "one readiness map between partitions.",
+            + (f"{few(keys_of(others))} of another partition reuses the freed index, and " if others else "")
+            + "a store older than 0.1.9 shares one readiness map between partitions.",
             "Use TransferQueue 0.1.9 or later.",
             name,
             keys_of(others),

@@ -128,12 +128,12 @@ def mixed_types(s: Situation) -> Iterator[Finding]:
 def _mixed(s: Situation, field: str, usual: str, others: list[str], kinds: Mapping[str, str]) -> Finding:
     is_tensor = not usual.startswith("object")
     fit = len(kinds) - len(others)
-    kind = kinds[others[0]].removeprefix("object ")
     numbers: dict[str, Any] = {"tensor_rows" if is_tensor else f"{usual.removeprefix('object ')}_rows": fit}
     numbers |= {"other_rows": len(others)} | (_acc_of(s, others) if field == "extra_fields" else {})
-    needed = wanted(s).get(field, ("", "warning"))[1] == "error" or is_tensor
+    needed = wanted(s).get(field, ("", "warning"))[1] == "error" or (is_tensor and field in FIELDS)
     effect = (
-        "the column comes back as a list of objects instead of a tensor, and the stage that reads it stops"
+        "the column comes back as a list of objects instead of a tensor, and "
+        + ("the stage that reads it stops" if field in FIELDS else "code that reads it as a tensor stops")
         if is_tensor
         else "readers that expect one type skip or miscount these rows"
     )
@@ -141,7 +141,7 @@ def _mixed(s: Situation, field: str, usual: str, others: list[str], kinds: Mappi
     return Finding(
         "mixed_types",
         "error" if needed else "warning",
-        f"{field} is {usual.removeprefix('object ')} on {some(fit, 'row')} and {kind} on {few(others)}: "
+        f"{field} is {_said(usual)} on {some(fit, 'row')} and {_said(kinds[others[0]])} on {few(others)}: "
         f"{effect}{counted}.",
         "Leave the field out on these rows, or write a tensor of the same kind."
         if is_tensor
@@ -219,6 +219,13 @@ def _kinds_of(s: Situation, field: str) -> set[str]:
 def _kind(cell: Cell) -> str:
     """`int64 dim 1` of a tensor, `object dict` of anything else."""
     return f"object {cell.dtype}" if cell.layout == "object" else f"{cell.dtype} dim {len(cell.shape)}"
+
+
+def _said(kind: str) -> str:
+    """`float32 with 1 dim`, `dict`, `None`: a kind in a sentence."""
+    kind = kind.removeprefix("object ").replace("NoneType", "None")
+    dtype, _, dims = kind.partition(" dim ")
+    return f"{dtype} with {some(int(dims), 'dim')}" if dims else kind
 
 
 def _usual(field: str, kinds: Sequence[str]) -> str | None:

@@ -180,7 +180,7 @@ def too_few_padding_rows(s: Situation) -> Iterator[Finding]:
             "error",
             f"{len(s.rows)} rows, {len(s.padding_rows)} of them padding, do not divide by {multiple} (ranks and "
             "mini-batches): the batch cannot be cut into equal chunks.",
-            f"Add {-len(s.rows) % multiple} padding rows (balance_batch does it).",
+            f"Add {some(-len(s.rows) % multiple, 'padding row')} (balance_batch does it).",
             s.partition_id,
             keys_of(s.padding_rows),
             numbers={"rows": len(s.rows), "padding_rows": len(s.padding_rows), "multiple": multiple},

@@ -21,6 +21,8 @@ from kitlib.transfer_queue.explain import near_names
 ASIDE = ("submit_batch_to_rollout", "generate_sequences", "save_checkpoint", "update_weights", "validate", "clear")
 # verl does without these: numbers disappear, nothing stops.
 FORGIVEN = {"validate": ("extra_fields", "reward_model", "data_source")}
+# Written after the handle of old_log_prob was made; the advantage stage asks for them by name.
+WRITTEN_BESIDE = {"compute_advantage": ("ref_log_prob", "values")}
 IMAGE_PARTS = ("image", "image_url", "video", "video_url")
 
 
@@ -70,14 +72,15 @@ def narrowed_handle(s: Situation) -> Iterator[Finding]:
         return
     named = set(s.batch.fields)
     reads = needs(s.stage, s.choices.config).reads
-    hidden = [f for f in reads if f not in named and s.rows and all(s.scene.has(s.rows, f))]
+    late = WRITTEN_BESIDE.get(s.stage, ())
+    hidden = [f for f in reads if f not in (*named, *late) and s.rows and all(s.scene.has(s.rows, f))]
     if hidden:
         yield Finding(
             "batch_fields_narrowed",
             "error",
             f"The handle of the batch lists {some(len(named), 'field')} and not {few(hidden)}, which {s.stage} reads "
             "and every row has: a get by this handle leaves them out or refuses.",
-            "Set the handle's fields to None, or add these names to it.",
+            f"Set batch.fields to None, or add {few(hidden)} to it.",
             s.partition_id,
             s.batch.keys,
             tuple(hidden),
@@ -91,6 +94,8 @@ def missing_images(s: Situation) -> Iterator[Finding]:
     flat = [row for row in s.readable_rows if _dims(s, row, "position_ids") == 1]
     prompts = s.read("raw_prompt", flat)
     with_images = [row for row in flat if _has_image(prompts.get(row.key))]
+    others = [row for row in s.readable_rows if _dims(s, row, "position_ids") != 1] if with_images else []
+    seen = [key for key, prompt in s.read("raw_prompt", others).items() if _has_image(prompt)]
     inputs = s.read("multi_modal_inputs", with_images)
     without = [row for row in with_images if not inputs.get(row.key)]
     if without:
@@ -105,8 +110,8 @@ def missing_images(s: Situation) -> Iterator[Finding]:
             keys_of(without),
             ("multi_modal_inputs", "position_ids"),
             {
-                "prompts_with_images": len(with_images),
-                "rows_with_inputs": len(with_images) - len(without),
+                "prompts_with_images": len(with_images) + len(seen),
+                "rows_with_inputs": len(with_images) - len(without) + len(seen),
                 "position_ids_dims": 1,
             },
         )
@@ -191,12 +196,16 @@ def _way_out(s: Situation, fields: list[str], stage: str) -> str:
     if fields == ["rollout_log_probs"] and not s.choices["actor_rollout_ref.rollout.calculate_log_probs"]:
         return "Set actor_rollout_ref.rollout.calculate_log_probs to true, or turn off what reads it (bypass_mode)."
     if fields == ["rm_scores"]:
-        return "Score these rows, or take them out of the batch."
+        return f"Score these rows, or {_without_them(s)}."
     if stage == "resume":
         return "Clear these prompts and submit them from the data set; then submit the others again."
     if set(fields) <= {"teacher_ids", "teacher_logprobs"}:
         return "Use one output a session with distillation, or write the teacher columns on every output."
-    return f"Write {few(fields)} on these rows, or take the rows out of the batch."
+    return f"Write {few(fields)} on these rows, or {_without_them(s)}."
+
+
+def _without_them(s: Situation) -> str:
+    return "clear their prompts with all their rows" if s.is_before_sampling else "take the rows out of the batch"
 
 
 def _slips(s: Situation, fields: Sequence[str], keys: Sequence[str]) -> dict[str, list[str]]:

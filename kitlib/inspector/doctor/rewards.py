@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kitlib.inspector.doctor.advantages import group_advantages
-from kitlib.inspector.doctor.choices import LAST_OUTPUT_ESTIMATORS
+from kitlib.inspector.doctor.choices import LAST_OUTPUT_ESTIMATORS, WHITENING_ESTIMATORS
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Row, grouped, keys_of, last_outputs
 from kitlib.inspector.doctor.situation import Situation
@@ -29,22 +29,30 @@ def nan_rewards(s: Situation) -> Iterator[Finding]:
         bad = [row for row in rows if not _finite(read.get(row.key))]
         if not bad:
             continue
-        uids = {row.uid for row in bad}
-        spoilt = [row for row in rows if row.uid in uids] if s.choices.compares_groups else bad
+        spoilt, reach = _spoilt(s, bad)
         yield Finding(
             "nan_reward",
             "error",
             f"{field} of {few(keys_of(bad))} {verb(len(bad), 'holds', 'hold')} NaN or an infinity; the advantages of "
-            f"{some(len(spoilt), 'row')} of {few(sorted(uids))} become NaN, other groups are not touched. Stop before "
-            "the actor update.",
-            "Guard the reward function against NaN, and take the group out of this batch.",
+            f"{reach} become NaN. Stop before the actor update.",
+            "Guard the reward function against NaN and infinities, and take "
+            f"{few(sorted({row.uid for row in bad}))} out of this batch.",
             s.partition_id,
             keys_of(bad),
             (field,),
-            {"rows_spoilt": len(spoilt), "rows": len(bad)},
+            {"rows_spoilt": spoilt, "rows": len(bad)},
             view="group_board",
         )
         return
+
+
+def _spoilt(s: Situation, bad: list[Row]) -> tuple[int, str]:
+    """How many rows get no number for an advantage, and which: by what the estimator compares a reward with."""
+    rows, uids = s.readable_rows, {row.uid for row in bad}
+    if s.choices.estimator in WHITENING_ESTIMATORS:
+        return len(rows), f"all {some(len(rows), 'row')} ({s.choices.estimator} scales over the whole batch)"
+    spoilt = [row for row in rows if row.uid in uids] if s.choices.compares_groups else bad
+    return len(spoilt), f"{some(len(spoilt), 'row')} of {few(sorted(uids))}, and of no other group,"
 
 
 def reward_on_masked_token(s: Situation) -> Iterator[Finding]:

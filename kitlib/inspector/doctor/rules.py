@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *_family("prompts", waiting, "stuck_prompts unreachable_batch wait_blocked stalled_elsewhere"),
     *_family("prompts", eviction, "stale_groups failed_groups failed_validation"),
-    *_family("key grammar", grammar, "underscores ghosts half_registered bad_keys marker_tags"),
+    *_family("key grammar", grammar, "underscores ghosts half_registered bad_keys strange_keys marker_tags"),
     *_family("joins", joins, "orphans partition_mixup stale_readiness unreadable", "uid_column"),
     *_family("lengths", sizes, "length_mismatch padded_to_total tag_mismatch empty_responses", "short_attention_mask"),
     *_family("layout", layout, "dense_beside_jagged dense_write ragged_dim one_element_rows mixed_types"),

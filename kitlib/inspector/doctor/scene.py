@@ -20,6 +20,7 @@ from kitlib.keys import uid_of
 from kitlib.transfer_queue import PartitionSnapshot
 
 _ROW_KEY = re.compile(r"(.*)_([0-9]+)_([0-9]+)", re.DOTALL)
+_STATE_TAGS = frozenset({"status", "global_steps", "is_prompt"})  # of a marker
 _PADDING_KEY = re.compile(r"pad[0-9a-f]{8,}_[0-9]+_[0-9]+")
 ABSENT = -1  # length of a field that is no tensor with a dim, or not there
 SETTLED, IN_FLIGHT = ("finished", "failure"), ("pending", "running")
@@ -61,12 +62,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Scene:
-    """The keys of one partition. markers: {uid: tag}. ghosts: keys without a field that are neither marker nor row."""
+    """The keys of one partition. markers: {uid: tag}. ghosts: keys without a field that are neither marker nor row,
+    with what is left of a marker's tag. notes: such keys with tags of somebody's own.
+    """
 
     partition: PartitionSnapshot
     markers: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Row]
     ghosts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,6 +80,15 @@ class Scene:
     def rows_of(self) -> dict[str, list[Row]]:
         """Real rows with at least one field, by uid."""
         return grouped(row for row in self.rows.values() if row.num_fields and not row.is_padding)
+
+    @cached_property
+    def strangers(self) -> frozenset[str]:
+        """Keys with fields that are no trajectory of any prompt: neither the sampler nor a stage ever reads them."""
+        odd = [row for row in self.rows.values() if not row.is_readable and not row.is_padding]
+        if not odd:
+            return frozenset()
+        uids = {row.uid for row in self.rows.values() if row.is_readable} | set(self.markers)
+        return frozenset(row.key for row in odd if row.sampler_uid not in uids)
 
     def with_status(self, statuses: Iterable[str]) -> list[str]:
         """Markers with one of these statuses, oldest first as the sampler takes them."""
@@ -116,6 +129,7 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
     markers: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, Row] = {}
     ghosts: list[str] = []
+    notes: list[str] = []
     counts = partition.present.sum(axis=1).tolist()  # fields a key
     for position, (key, tag) in enumerate(zip(partition.keys, partition.tags, strict=True)):
         if tag.get("is_prompt"):
@@ -127,8 +141,8 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
         elif counts[position]:
             rows[key] = Row(key, position, tag, *_read(key), counts[position], _is_padding(key, tag))
         else:
-            ghosts.append(key)
-    return Scene(partition, markers, rows, tuple(ghosts))
+            (ghosts if not tag or _STATE_TAGS & tag.keys() else notes).append(key)
+    return Scene(partition, markers, rows, tuple(ghosts), tuple(notes))
 
 
 def _read(key: str) -> tuple[str, int | None, int | None]:

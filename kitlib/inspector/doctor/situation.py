@@ -117,7 +117,8 @@ class Situation:
         if self.batch is not None:
             keys = dict.fromkeys(self.batch.keys)
             return [row for key in keys if (row := self.scene.rows.get(key)) is not None and row.num_fields]
-        rows = [row for row in self.scene.rows.values() if row.num_fields and row.key not in self.held]
+        aside = self.held | self.scene.strangers
+        rows = [row for row in self.scene.rows.values() if row.num_fields and row.key not in aside]
         markers = self.scene.markers  # the rows of a sampled prompt have none any more
         if self.is_before_sampling or not markers:
             return rows

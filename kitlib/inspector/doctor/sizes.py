@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kitlib.inspector.doctor.finding import Finding, few, some, verb
+from kitlib.inspector.doctor.finding import Finding, few, verb
 from kitlib.inspector.doctor.scene import ABSENT, Row, keys_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
@@ -86,9 +86,9 @@ def _mismatch(s: Situation, bad: list[Row], fields: list[str]) -> Finding:
     return Finding(
         "length_mismatch",
         "error",
-        f"In {few(keys_of(bad))} the lengths do not fit: {', '.join(f'{name} {n}' for name, n in own.items())} in "
-        f"{first.key}. The store never compares them; masks and losses then belong to the wrong tokens, or a stage "
-        "stops without naming the row.",
+        f"In {few(keys_of(bad))} the lengths do not fit: {', '.join(f'{name} {n}' for name, n in own.items())}"
+        f"{f' in {first.key}' if bad[1:] else ''}. The store never compares them; "
+        "masks and losses then belong to the wrong tokens, or a stage stops without naming the row.",
         f"Write {few(fields)} of {verb(len(bad), 'this row', 'these rows')} again, one value a token.",
         s.partition_id,
         keys_of(bad),
@@ -176,12 +176,12 @@ def tag_mismatch(s: Situation) -> Iterator[Finding]:
     wrong: dict[str, list[Row]] = {}
     for tag, field in TAGGED:
         said = np.array([ABSENT if (v := whole(row.tag.get(tag))) is None else v for row in rows])
-        for row, differs in zip(rows, _differs(said, lengths(s, rows, field)).tolist(), strict=True):
+        for row, differs in zip(rows, _differs(said, _tagged(s, rows, field)).tolist(), strict=True):
             if differs:
                 wrong.setdefault(row.key, []).append(row)
     if wrong:
         first = next(iter(wrong.values()))[0]
-        pairs = [(tag, whole(first.tag.get(tag)), field, _length(s, first, field)) for tag, field in TAGGED]
+        pairs = [(tag, whole(first.tag.get(tag)), field, int(_tagged(s, [first], field)[0])) for tag, field in TAGGED]
         differ = [f"{tag} {own}, {field} {length}" for tag, own, field, length in pairs if own not in (None, length)]
         yield Finding(
             "tag_mismatch",
@@ -203,8 +203,8 @@ def empty_responses(s: Situation) -> Iterator[Finding]:
         yield Finding(
             "empty_response",
             "info",
-            f"{few(keys_of(empty))} {verb(len(empty), 'has', 'have')} an empty response: the model closed at once. "
-            f"{some(len(empty), 'row')} without a token to train.",
+            f"{few(keys_of(empty))} {verb(len(empty), 'has', 'have')} an empty response and no token to train: the "
+            "model closed at once, or the answer was cut off.",
             "Nothing to do if it is rare.",
             s.partition_id,
             keys_of(empty),
@@ -220,6 +220,15 @@ def lengths(s: Situation, rows: Sequence[Row], field: str) -> np.ndarray:
     if column is None or not rows:
         return np.full(len(rows), ABSENT, dtype=np.int64)
     return s.scene.last_dims[partition.codes[s.positions(rows), column]]
+
+
+def _tagged(s: Situation, rows: Sequence[Row], field: str) -> np.ndarray:
+    """What a tag speaks of: seq_len of prompts and responses together, where both are there."""
+    own = lengths(s, rows, field)
+    if field != "input_ids":
+        return own
+    prompt, response = lengths(s, rows, "prompts"), lengths(s, rows, "responses")
+    return np.where((prompt >= 0) & (response >= 0), prompt + response, own)
 
 
 def _length(s: Situation, row: Row, field: str) -> int:

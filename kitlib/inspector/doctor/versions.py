@@ -27,7 +27,8 @@ def version_tags_missing(s: Situation) -> Iterator[Finding]:
             "error",
             f"min_global_steps and max_global_steps are missing or None on {len(bare)} of {some(len(rows), 'row')} "
             f"({few(keys_of(bare))}); the metrics stage stops with a TypeError after the optimizer step has been made.",
-            "Let the agent loop put both versions of the server's answer into extra_fields.",
+            "Let the agent loop copy min_global_steps and max_global_steps of the server's answer into extra_fields of "
+            "its output.",
             s.partition_id,
             keys_of(bare),
             numbers={"rows": len(bare), "of": len(rows)},
@@ -50,7 +51,8 @@ def version_tags_constant(s: Situation) -> Iterator[Finding]:
         f"{few(keys_of(ahead))} {verb(len(ahead), 'says', 'say')} weights {high} while the trainer at step "
         f"{s.global_steps} has weights {newest}: a lag of {newest - high} cannot be. The agent loop wrote the step of "
         "the prompt instead of the server's weight version.",
-        "Forward min_global_steps and max_global_steps of the server's answer.",
+        "Let the agent loop copy min_global_steps and max_global_steps of the server's answer into extra_fields of its "
+        "output.",
         s.partition_id,
         keys_of(ahead),
         numbers={
@@ -74,11 +76,11 @@ def version_span(s: Situation) -> Iterator[Finding]:
     wide = {key: pair for key, pair in spans.items() if pair[1] - pair[0] > 1} or spans
     yield Finding(
         "version_span",
-        "warning" if widest > 1 and not s.choices.has_correction else "info",
+        "warning" if _is_wide(s, widest) and not s.choices.has_correction else "info",
         f"{few(list(wide))} {verb(len(wide), 'was', 'were')} written by up to {widest + 1} weight versions ({low} to "
         f"{high}): the generation was interrupted by weight updates and went on.",
-        "Nothing to do for one update; else set algorithm.rollout_correction.rollout_is, or finish prompts before the "
-        "weights change.",
+        "Nothing to do within trainer.v1.sampler.max_off_policy_threshold; else set "
+        "algorithm.rollout_correction.rollout_is, or finish prompts before the weights change.",
         s.partition_id,
         tuple(wide),
         numbers={
@@ -121,6 +123,11 @@ def off_policy_uncorrected(s: Situation) -> Iterator[Finding]:
             "rows": len(late),
         },
     )
+
+
+def _is_wide(s: Situation, span: int) -> bool:
+    """True for a row as old at its begin as no prompt may be; in sync mode no weights change while a row is made."""
+    return span > 1 if not s.choices.is_async else s.choices.threshold is not None and span >= s.choices.threshold
 
 
 def _tagged(s: Situation) -> list[Row]:

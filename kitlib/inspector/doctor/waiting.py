@@ -12,13 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kitlib.contract import STAGES
+from kitlib.inspector.doctor.changes import no_prompts_come
 from kitlib.inspector.doctor.eviction import evicted, refills
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Scene, sessions_of, whole
-from kitlib.inspector.doctor.situation import Situation
+from kitlib.inspector.doctor.situation import Situation, stage_name
 
 LONG_WAIT = 30.0  # seconds without a row after which a phase of the trainer is to blame for a stall
 FRESH_ROW = 30.0  # seconds: rows are still coming in
+GENERATING = ("sample", "generate", "generate_sequences", "rollout")
+# Stages of a step. Generation pauses between two samplings, which is no fault, unless it has GPUs of its own.
+TRAINING = tuple(name for name in STAGES if name.startswith(("compute_", "update_")) and name != "update_weights")
 
 
 def stuck_prompts(s: Situation) -> Iterator[Finding]:
@@ -60,8 +65,8 @@ def unreachable_batch(s: Situation) -> Iterator[Finding]:
     scene, needed = s.scene, s.needed or 0
     if not is_sampling(s) or s.partition_id == "val" or not s.choices.is_known:
         return
-    if not scene.markers and not s.fact("dataloader_exhausted", False):
-        return  # nothing was submitted yet
+    if not scene.markers and (not s.fact("dataloader_exhausted", False) or no_prompts_come(s)):
+        return  # nothing was submitted yet, or the restart is to blame
     # A marker that the sampler cannot read, and a ghost, are prompts too: they have a finding of their own.
     if len(scene.markers) + len(scene.ghosts) >= needed or (evicted(s) and refills(s)):
         return
@@ -72,8 +77,8 @@ def unreachable_batch(s: Situation) -> Iterator[Finding]:
         f"sample needs {some(needed, 'prompt')}; {len(scene.settled)} {verb(len(scene.settled), 'is', 'are')} settled, "
         f"{len(scene.in_flight) or 'none'} {verb(len(scene.in_flight) or 1, 'is', 'are')} in flight{end}, so it will "
         "wait for ever.",
-        f"Ask for {len(scene.settled) + len(scene.in_flight)} prompts (data.train_batch_size), submit more, or let the "
-        "loader start the next epoch.",
+        "Let the dataloader start its next epoch, submit more prompts, or ask for no more than there are "
+        "(data.train_batch_size).",
         s.partition_id,
         tuple(scene.settled + scene.in_flight),
         numbers={"needed": needed, "settled": len(scene.settled), "in_flight": len(scene.in_flight)},
@@ -121,8 +126,8 @@ def stalled_elsewhere(s: Situation) -> Iterator[Finding]:
     yield Finding(
         "stalled_elsewhere",
         "warning",
-        f"No row has been written since {phase} began {seconds:.0f} s ago, with {some(len(uids), 'prompt')} in flight: "
-        f"the queue is in order, {phase} holds everything up.",
+        f"No row has been written since {_shortly_after(s, seconds)}{phase} began {seconds:.0f} s ago, with "
+        f"{some(len(uids), 'prompt')} in flight: the queue is in order, {phase} holds everything up.",
         f"Look at {phase}: the logs of the trainer and of the LLM servers at that time. Nothing in the queue needs "
         "mending.",
         s.partition_id,
@@ -155,9 +160,14 @@ def stall(s: Situation) -> float | None:
     phase, in_phase, quiet = (s.fact(name) for name in ("trainer_phase", "seconds_in_phase", "seconds_since_last_row"))
     if not phase or in_phase is None or quiet is None or not s.scene.in_flight:
         return None
-    if phase in ("sample", "generate", "generate_sequences", "rollout") or in_phase < LONG_WAIT or quiet < in_phase:
+    pauses = stage_name(phase) in TRAINING and s.choices.mode != "separate_async" and not is_sampling(s)
+    if phase in GENERATING or pauses:
         return None
-    return float(in_phase)
+    return float(in_phase) if min(in_phase, quiet) >= LONG_WAIT and in_phase - quiet < FRESH_ROW else None
+
+
+def _shortly_after(s: Situation, seconds: float) -> str:
+    return "shortly after " if s.fact("seconds_since_last_row") < seconds else ""
 
 
 def s_age(s: Situation, uid: str) -> int | None:
@@ -175,8 +185,8 @@ def _stragglers(s: Situation, blocking: list[str]) -> list[str]:
 
 
 def _is_fresh(s: Situation, uid: str) -> bool:
-    """True for a prompt that an async mode has submitted in this very step and that has no row yet."""
-    return s.choices.is_async and uid not in s.scene.rows_of and (s_age(s, uid) or 0) == 1
+    """True for a training prompt that an async mode has submitted in this very step and that has no row yet."""
+    return s.choices.is_async and s.partition_id != "val" and uid not in s.scene.rows_of and (s_age(s, uid) or 0) == 1
 
 
 def _still_coming(s: Situation) -> bool:
@@ -219,6 +229,6 @@ def _what_is_missing(s: Situation, uid: str) -> str:
     if not absent:
         return f"all {expected} of its sessions have a row, so only the closing status is missing."
     if not present:
-        return f"none of its {expected} sessions has a row."
+        return f"none of its {expected} sessions has a row." if expected > 1 else "its session has no row."
     which = f"session {few(absent)} {verb(len(absent), 'has', 'have')} no row"
     return f"{which}, so {verb(len(absent), 'it is', 'they are')} still generating or lost."

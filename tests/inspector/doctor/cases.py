@@ -1,7 +1,9 @@
 """The case files beside this module: how to list them, and how to bring a store into the state of one.
 
 A case is one state of the queue with a known diagnosis (format: kitlib/inspector/doctor/case_file.py). Each entry of a
-case is one put, in the order of the file; three need a sequence of their own, named by `how`.
+case is one put, in the order of the file; three need a sequence of their own, named by `how`. `cases` holds situations
+that were reported in public, `more_cases` states made up for the kinds that none of them has, and for what was once
+missed or a false alarm.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from kitlib.inspector.doctor.case_file import read_case, value_of
 FOLDER = Path(__file__).parent / "cases"
 PATHS = sorted(FOLDER.glob("case_*.json"))
 CASES = {path.stem: read_case(path) for path in PATHS}
+MORE = {path.stem: read_case(path) for path in sorted((FOLDER.parent / "more_cases").glob("case_*.json"))}
 BUILDABLE = [name for name, raw in CASES.items() if raw.get("buildable", True)]
 FAULTY = [name for name, raw in CASES.items() if not raw.get("negative")]
 HEALTHY = [name for name, raw in CASES.items() if raw.get("negative")]

@@ -200,6 +200,14 @@ def bad_key(raw: Raw, pick: random.Random) -> Expected:
     return "bad_key", [new], []
 
 
+def note_to_self(raw: Raw, pick: random.Random) -> Expected:
+    """A key of somebody's own among the keys of the trainer: with a field, or with a tag alone."""
+    key = pick.choice(["heartbeat", "notes-1", "feedface_7", "run_last"])
+    fields, tag = pick.choice([({"x": tensor([1, 2])}, {}), ({"x": thing("y")}, {"at": 3}), ({}, {"at": 3})])
+    entries_of(raw).insert(pick.randrange(3), {"key": key, "tag": tag, "fields": fields})
+    return "odd_key", [key], []
+
+
 FAULTS: dict[str, Fault] = {
     "drop_field": Fault(drop_field, ("sample", "old_log_prob", "advantage")),
     "misspell": Fault(misspell, ("sample", "balance", "old_log_prob", "advantage")),
@@ -224,6 +232,7 @@ FAULTS: dict[str, Fault] = {
     "sparse_key": Fault(sparse_key, ("validate",)),
     "aborted": Fault(aborted, ("advantage", "balance")),
     "swapped_advantages": Fault(swapped_advantages, ("update_actor",)),
+    "note_to_self": Fault(note_to_self, ("sample", "validate", "advantage")),
     "bad_key": Fault(bad_key, ("advantage", "old_log_prob"), also=("short_group",)),
 }
 
