@@ -1,6 +1,7 @@
 """Looks at partitions, again and again: each look costs what changed since the last one.
 
-verl 0.9.1: trainer/ppo/v1/replay_buffer.py, ReplayBuffer._poll_from_transfer_queue, which lists every key every time.
+verl 0.9.1: trainer/ppo/v1/replay_buffer.py, ReplayBuffer._sync_metadata_from_transfer_queue, which lists every key
+every time.
 """
 
 from __future__ import annotations

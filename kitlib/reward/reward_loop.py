@@ -1,6 +1,7 @@
 """Scores one trajectory, inside the agent loop, as soon as the session ends.
 
-verl 0.9.1: experimental/reward_loop/reward_loop.py, RewardLoopWorker, with reward_manager/naive.py, NaiveRewardManager.
+verl 0.9.1: experimental/reward_loop/reward_loop.py, RewardLoopWorker, with NaiveRewardManager of
+experimental/reward_loop/reward_manager/naive.py.
 
     input    the outputs of one session and the dataset row of its prompt; only the last output is scored
     calls    compute_score(data_source, solution_str, ground_truth, extra_info), or a reward model in its own pool

@@ -112,7 +112,7 @@ def test_what_a_table_says_of_us_exists(table: list[tables.Row]) -> None:
     assert not unknown
 
 
-def test_what_tables_and_contract_say_of_verl_is_in_the_stored_list_and_nothing_else_is() -> None:
+def test_what_tables_contract_and_docstrings_say_of_verl_is_the_stored_list() -> None:
     listed = verl_places.stored()
     found = list(verl_places.named(lambda file, name: (file, name) in listed))
     assert not [what for what, place in found if place is None]

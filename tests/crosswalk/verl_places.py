@@ -1,4 +1,4 @@
-"""Where verl 0.9.1 and TransferQueue 0.1.11 have what the crosswalks and the contract name: file, name, lines.
+"""Where verl 0.9.1 and TransferQueue 0.1.11 have what crosswalks, contract and docstrings name: file, name, lines.
 
     python -m tests.crosswalk.verl_places            does the stored list still say what the installed packages have?
     python -m tests.crosswalk.verl_places --write    store it anew, after a table or the contract has changed
@@ -11,13 +11,14 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from kitlib.contract import STAGES
-from tests.crosswalk.tables import Has, Place, places, rows
+from tests.crosswalk.tables import ROOT, Has, Place, places, rows
 
 LIST = Path(__file__).with_name("verl_0_9_1_places.txt")
 VERSIONS = {"verl": "0.9.1", "TransferQueue": "0.1.11"}
@@ -53,13 +54,25 @@ def installed() -> dict[Place, Lines]:
 
 
 def named(has: Has) -> Iterator[tuple[str, Place | None]]:
-    """Each place of verl that a table or the contract names: (who names what, the place)."""
+    """Each place of verl that a table, the contract or a docstring names: (who names what, the place)."""
     for table in rows():
         for name, place in places([(row.there, row.here) for row in table], has):
             yield f"{table[0].where}: {name}", place
     for stage in STAGES.values():
         file, name = stage.verl.partition(" (line")[0].split(", ")
         yield f"stage {stage.name}: {file}, {name}", (file, name) if has(file, name) else None
+    for module, file in files_in_docstrings():
+        found = next((path for path in (file, f"transfer_queue/{file}") if has(path, "")), None)
+        yield f"{module}: {file}", found and (found, "")
+
+
+def files_in_docstrings() -> Iterator[tuple[str, str]]:
+    """Every `folder/file.py` that the docstring of a module names and that is none of ours."""
+    for path in sorted((ROOT / "kitlib").rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for file in re.findall(r"\b\w+(?:/\w+)*/\w+\.py\b", docstring):
+            if not (ROOT / file).exists() and not (ROOT / "kitlib" / file).exists():
+                yield str(path.relative_to(ROOT)), file
 
 
 def lines_of(file: str, name: str) -> Lines | None:
