@@ -1,8 +1,8 @@
 """Tokenizer, models and model config from a path: the shipped tiny ones or any Hugging Face directory.
 
 verl 0.9.1: utils/tokenizer/tokenizer.py (hf_tokenizer, set_pad_token_id), workers/engine/fsdp/transformer_impl.py
-(loading) and utils/model.py (load_valuehead_model). Left out: remote file systems, processors of multimodal models, LoRA
-adapters, code that comes with a model (trust_remote_code) and weights that are initialised on the meta device.
+(loading) and utils/model.py (load_valuehead_model). Left out: remote file systems, processors of multimodal models,
+LoRA adapters, code that comes with a model (trust_remote_code) and weights that are initialised on the meta device.
 
 A path that is a folder is read with `local_files_only`: no hub is asked, even with a network. A string of the form
 `owner/name` is a hub id if there is no folder `owner` here, and goes to transformers, which takes it from its cache or
