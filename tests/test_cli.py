@@ -20,7 +20,7 @@ from kitlib.errors import KitError
 def kitlib(*words: str) -> subprocess.CompletedProcess[str]:
     """The command as a user starts it."""
     return subprocess.run(
-        [sys.executable, "-m", "kitlib.cli", *words], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", "kitlib", *words], capture_output=True, text=True, timeout=280, check=False
     )
 
 
