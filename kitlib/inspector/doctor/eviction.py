@@ -91,10 +91,10 @@ def failed_groups(s: Situation) -> Iterator[Finding]:
         says += (
             f", and {some(len(failed), 'fresh prompt')} will be asked for."
             if refills(s)
-            else "; enough others are left."
+            else f"; nothing replaces {verb(len(failed), 'it', 'them')}, but enough others are left this time."
         )
     yield Finding(
-        "failure_no_refill" if stops else "failure_evicted",
+        "failure_evicted" if refills(s) else "failure_no_refill",
         "error" if stops else "warning",
         says,
         "Give the sampler a refill_fn, or let the dataloader start its next epoch; look at the log of the agent loop."

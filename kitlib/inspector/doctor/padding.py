@@ -16,6 +16,7 @@ from kitlib.inspector.doctor.finding import Finding, few, some, verb
 from kitlib.inspector.doctor.scene import Row, keys_of, whole
 from kitlib.inspector.doctor.situation import Situation
 from kitlib.inspector.doctor.sizes import lengths
+from kitlib.inspector.doctor.values import is_array
 
 PADDING_LENGTH = 128  # tokens; shorter rows break sequence parallelism
 WORTH_SAYING = 0.05  # nats of log-ppl by which a metric is off
@@ -148,17 +149,17 @@ def stand_ins(s: Situation) -> Iterator[Finding]:
     """synthetic_row (reads response_mask, rm_scores): a row that stands in for a session, and counts as an answer."""
     if s.is_past("compute_advantage"):  # rejection sampling clears masks there
         return
-    single = np.nonzero(lengths(s, s.readable_rows, "responses") == 1)[0].tolist()
-    rows = [s.readable_rows[i] for i in single]
-    masks, scores = s.read("response_mask", rows), s.read("rm_scores", rows)
+    rows = s.readable_rows
+    masks = s.read("response_mask", rows)
     empty = [row for row in rows if row.key in masks and not np.any(masks[row.key])]
-    bad = [row for row in empty if not np.any(scores.get(row.key, 0))]
+    tokens, scores = s.read("responses", empty), s.read("rm_scores", empty)
+    bad = [r for r in empty if _is_one_token(tokens.get(r.key)) and not np.any(scores.get(r.key, 0))]
     if bad:
         yield Finding(
             "synthetic_row",
             "warning",
-            f"{few(keys_of(bad))} {verb(len(bad), 'has', 'have')} one response token with mask 0 and no reward: made "
-            "up for a session that brought nothing. It counts as a real answer, and its reward of 0 moves its group.",
+            f"The response of {few(keys_of(bad))} is one token, all of it with mask 0 and no reward: made up for a "
+            "session that brought nothing. It counts as a real answer, and its reward of 0 moves its group.",
             "Return nothing for a lost session (the group is then short, and says so), or tag the row is_padding.",
             s.partition_id,
             keys_of(bad),
@@ -166,6 +167,11 @@ def stand_ins(s: Situation) -> Iterator[Finding]:
             {"rows": len(bad)},
             view="tokens",
         )
+
+
+def _is_one_token(response: Any) -> bool:
+    """True for a response of one token, or of one token again and again."""
+    return is_array(response) and bool(np.size(response)) and bool(np.all(response == response.flat[0]))
 
 
 def too_few_padding_rows(s: Situation) -> Iterator[Finding]:
