@@ -83,7 +83,7 @@ def stage(name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
             record = StageRecord(name, self.global_steps, time.time(), _num_rows((*args, *kwargs.values())))
             record.partition_id = batch.partition_id if batch else None
             self.on_stage(record)
-            begin = time.perf_counter()
+            record.started, begin = time.time(), time.perf_counter()  # after what the observers took
             try:
                 if self.strict and batch:
                     _check(self, name, batch, needs(name, self.config).reads, before=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.02
 
 
-def wait_for_rollout(trainer: PPOTrainer, partition_id: str = "train", timeout: float = 60.0) -> str:
+def wait_for_rollout(trainer: PPOTrainer, partition_id: str = "train", timeout: float = 120.0) -> str:
     """Wait until no prompt of the partition is pending or running; returns how many prompts have which status.
 
     Takes nothing out of the queue. Raises what a background task has died of, and LessonError after `timeout` seconds.

@@ -330,7 +330,7 @@ class TestServer:
         assert server.requests[0][0]["extra_info"] == {"turns": 4}
 
     def test_a_slow_answer_comes_too_late(self) -> None:
-        server = ScoringServer(always="slow", seconds=0.5)
+        server = ScoringServer(always="slow")
         with pytest.raises(RemoteRewardError, match="in 1 tries"):
             remote_score("kitlib/sum_tool", TALK, "71", url=server.url, timeout=0.1, num_retries=0)
         server.close()

@@ -46,14 +46,15 @@ def said(answer: Answer) -> str:
 def a_run(*spans: tuple[str, Any, float, float], stale: float = 0.0) -> ModeRun:
     staleness = Staleness()
     staleness.means, staleness.worst = [stale], [stale]
-    made = [Span(lane, kind, kind, began, ended, 1) for lane, kind, began, ended in spans]
+    ranks = [("rank-0", *rest) for lane, *rest in spans if (lane, rest[0]) == ("driver", "work")]
+    made = [Span(lane, kind, kind, began, ended, 1) for lane, kind, began, ended in (*spans, *ranks)]
     return ModeRun(Timeline("made up", tuple(made)), staleness)
 
 
 SERIAL = a_run(
     ("driver", "wait", 0, 2), ("server-0", "request", 0, 2), ("driver", "work", 2, 4), ("driver", "sync", 4, 4.5)
 )
-PARTIAL = a_run(("driver", "wait", 0, 1), ("server-0", "request", 0, 1.1), ("driver", "work", 1, 4), stale=1)
+PARTIAL = a_run(("driver", "wait", 0, 1), ("server-0", "request", 0, 1.1), ("driver", "work", 1.2, 4), stale=1)
 BESIDE = a_run(("driver", "wait", 0, 1), ("server-0", "request", 0, 3.5), ("driver", "work", 1, 4), stale=1)
 RUNS = {"v0": SERIAL, "sync": SERIAL, "colocate_async": PARTIAL, "separate_async": BESIDE}
 PAUSES, WAITS = {"v0", "sync", "colocate_async"}, {"v0", "sync"}
@@ -61,7 +62,7 @@ PAUSES, WAITS = {"v0", "sync", "colocate_async"}, {"v0", "sync"}
 
 def test_overlap_and_requests_in_flight() -> None:
     assert (SERIAL.overlap, SERIAL.num_in_flight) == (0, 0)
-    assert BESIDE.overlap == pytest.approx(2.5)
+    assert (BESIDE.overlap, BESIDE.overlap_share) == (pytest.approx(2.5), pytest.approx(2.5 / 3))
     assert BESIDE.num_in_flight == PARTIAL.num_in_flight == 1
     two = a_run(("driver", "work", 0, 2), ("server-0", "request", 1, 3), ("server-0", "request", 1.5, 4))
     assert two.overlap == pytest.approx(1)  # two requests at once are one busy server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,6 +150,7 @@ class TestWait:
 
     def test_dead(self, tq: TransferQueue) -> None:
         aside = self.aside(tq, set(), (1.0, 0.0))
+        assert aside.buffer.give_up_after == math.inf, "a slow reader must not come too late for the report"
         report = aside.report()
         assert check_wait(False, "u2", report).ok is True
         assert check_wait(np.False_, ["u2 "], report).ok is True

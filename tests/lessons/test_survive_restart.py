@@ -86,7 +86,7 @@ class TestChild:
             assert child.stdin is not None
             assert child.stdout.readline() == b"ready\n"
             child.stdin.close()
-            assert child.wait(10) == 1
+            assert child.wait(120) == 1
         finally:
             child.kill()
 

@@ -43,7 +43,7 @@ def slow(
     ground_truth: Any,
     extra_info: dict[str, Any] | None = None,
     *,
-    seconds: float = 1.0,
+    seconds: float = 3.0,
 ) -> float:
     """A rule that takes its time."""
     time.sleep(seconds)

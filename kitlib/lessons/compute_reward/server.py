@@ -1,6 +1,6 @@
 """A scoring server on this machine, for rewards over HTTP, with the troubles that a real one has.
 
-server = ScoringServer(["down", "slow"])     the first request gets status 503, the second one an answer too late
+server = ScoringServer(["down", "slow"])     the first request gets status 503, the second one no answer in time
 server.url                                   for reward.custom_reward_function.reward_kwargs.url
 server.requests                              what it was asked, and what it answered
 server.close()
@@ -9,8 +9,8 @@ server.close()
 from __future__ import annotations
 
 import json
+import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,10 +29,10 @@ class ScoringServer:
     always: the trouble of every request after these; None: none.
     """
 
-    def __init__(self, troubles: Sequence[Trouble] = (), always: Trouble | None = None, seconds: float = 0.6) -> None:
+    def __init__(self, troubles: Sequence[Trouble] = (), always: Trouble | None = None, seconds: float = 60.0) -> None:
         self.troubles = list(troubles)
         self.always = always
-        self.seconds = seconds  # that a slow answer takes
+        self.seconds = seconds  # that a slow answer takes, unless its client hangs up before
         self.requests: list[tuple[dict[str, Any], str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._answer))
         self._server.daemon_threads = True
@@ -48,12 +48,14 @@ class ScoringServer:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, asked: dict[str, Any]) -> tuple[int, bytes]:
+    def _answer(self, asked: dict[str, Any], connection: socket.socket) -> tuple[int, bytes]:
         """Status and body for one request."""
         trouble = self.troubles.pop(0) if self.troubles else self.always
         self.requests.append((asked, trouble or "answered"))
         if trouble == "slow":
-            time.sleep(self.seconds)
+            connection.settimeout(self.seconds)
+            with suppress(OSError):
+                connection.recv(1)  # nothing comes, until the client has lost its patience
         if trouble == "no json":
             return 200, b"<html>welcome</html>"
         score = compute_score(asked["data_source"], asked["solution_str"], asked["ground_truth"], asked["extra_info"])
@@ -69,10 +71,11 @@ def count_requests(always: Trouble, num_retries: int) -> int:
     return len(server.requests)
 
 
-def _handler(answer: Callable[[dict[str, Any]], tuple[int, bytes]]) -> type[BaseHTTPRequestHandler]:
+def _handler(answer: Callable[[dict[str, Any], socket.socket], tuple[int, bytes]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            status, body = answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, body = answer(asked, self.connection)
             with suppress(OSError):  # the client did not wait so long
                 self.send_response(status)
                 self.end_headers()

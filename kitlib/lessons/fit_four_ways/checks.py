@@ -18,8 +18,7 @@ from kitlib.lessons.fit_four_ways.scripted import Script
 from kitlib.lessons.plain_checks import check_choice, check_number, check_order, names_mistakes
 from kitlib.lessons.reading import name_of
 
-OVERLAP = 0.25  # share of the trainer's work beside which a server decodes, from which on it does not pause: while
-# colocate_async stops its server, the first milliseconds of the work have begun
+OVERLAP = 0.005  # share of the training beside which a server decodes: one that pauses has none
 
 
 def check_order_of_calls(answer: Any, calls: CallLog, step: int = 1) -> Answer:
@@ -78,7 +77,7 @@ def check_modes(pauses: Any, waits: Any, runs: Mapping[str, ModeRun]) -> Answer:
     answer?"""
     if unanswered(pauses, waits):
         return open_answer()
-    overlaps = {name for name, run in runs.items() if run.overlap > OVERLAP * run.timeline.t_train}
+    overlaps = {name for name, run in runs.items() if run.overlap_share > OVERLAP}
     runs_on = {name for name, run in runs.items() if run.num_in_flight > 0}
     no_pause = {
         name: f"here the server has decoded for {runs[name].overlap:.1f} s while the trainer computed"

@@ -1,7 +1,7 @@
 """One run of one mode, real or scripted: its time line and its staleness, and what overlapped with what.
 
 run_mode(overrides, script)   a whole run; with a script, generation and training take times that it says
-ModeRun.overlap               seconds in which the server decodes while the trainer computes
+ModeRun.overlap               seconds in which the server decodes while the model of the trainer is at work
 ModeRun.num_in_flight         requests that were still being decoded when the trainer had its batch
 pace_table(runs)              seconds a step beside the bound of overlapping
 """
@@ -18,7 +18,7 @@ from kitlib.config import load_config
 from kitlib.inspector import View
 from kitlib.inspector.render.model import Column, Table, ViewModel, cell, line
 from kitlib.inspector.render.states import State
-from kitlib.inspector.timeline import DRIVER, Timeline, merged
+from kitlib.inspector.timeline import DRIVER, RANK, Timeline, merged
 from kitlib.lessons.fit_four_ways.scripted import Script, put_in_place
 from kitlib.trainer.observers import Observer
 from kitlib.trainer.task_runner import TaskRunner
@@ -61,10 +61,17 @@ class ModeRun(NamedTuple):
 
     @property
     def overlap(self) -> float:
-        """Seconds in which a server decodes while the trainer computes."""
+        """Seconds in which a server decodes while a stage runs on the trainer's model."""
         busy = merged(span for lane in self.timeline.servers for span in self.timeline.of_lane(lane))
-        work = merged(span for span in self.timeline.of_lane(DRIVER) if span.kind == "work")
-        return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in product(busy, work))
+        return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in product(busy, self._training()))
+
+    @property
+    def overlap_share(self) -> float:
+        """Of the seconds in which a stage runs on the trainer's model."""
+        return self.overlap / sum(ended - began for began, ended in self._training())
+
+    def _training(self) -> list[tuple[float, float]]:
+        return merged(span for span in self.timeline.spans if span.lane.startswith(RANK))
 
     @property
     def num_in_flight(self) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NUM_BINS = 60
 
 
-def wait_for_sessions(trainer: PPOTrainer, partition_id: str = "train", timeout: float = 60.0) -> str:
+def wait_for_sessions(trainer: PPOTrainer, partition_id: str = "train", timeout: float = 120.0) -> str:
     """Wait until every prompt of the partition is running with all of its sessions; says how many there are.
 
     Only of use while the servers sleep: otherwise the first sessions have ended before the last ones begin. Raises

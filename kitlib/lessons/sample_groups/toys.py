@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -61,10 +62,14 @@ class ToyRefill:
 
 
 class SampleAside:
-    """One `sample` call beside the notebook, so that a cell can ask meanwhile what it waits for."""
+    """One `sample` call beside the notebook, so that a cell can ask meanwhile what it waits for.
+
+    It does not give up before it was asked for a report or for its result, however slow the machine is.
+    """
 
     def __init__(self, buffer: ReplayBuffer, global_steps: int, batch_size: int, partition_id: str = "train") -> None:
         self.buffer = buffer
+        self._give_up_after, buffer.give_up_after = buffer.give_up_after, math.inf
         self._future: Future[tuple[KVBatchMeta, dict[str, Any]]] = Future()
         self._request = (global_steps, partition_id, batch_size)
         threading.Thread(target=self._run, name="kitlib-lesson-sample", daemon=True).start()
@@ -80,18 +85,20 @@ class SampleAside:
         """Has `sample` ended, with a batch or with an error?"""
         return self._future.done()
 
-    def report(self, timeout: float = 10.0) -> WaitReport:
+    def report(self, timeout: float = 60.0) -> WaitReport:
         """What it waits for. Raises LessonError if it does not wait, and what `sample` raised if it has raised."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and not self.done:
             report = self.buffer.why_waiting()
             if report is not None:
+                self.buffer.give_up_after = self._give_up_after
                 return report
             time.sleep(POLL_SECONDS)
         if self.done:
             self._future.result()
         raise LessonError("this sample does not wait" + (": it has its batch" if self.done else ""))
 
-    def result(self, timeout: float = 30.0) -> tuple[KVBatchMeta, dict[str, Any]]:
+    def result(self, timeout: float = 120.0) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The batch and the metrics, or the error, once it has ended. Raises TimeoutError after `timeout` seconds."""
+        self.buffer.give_up_after = self._give_up_after
         return self._future.result(timeout)

@@ -64,7 +64,7 @@ class Interruption:
         self._paused.set()
         return aborted
 
-    def wait(self, timeout: float = 30.0) -> list[Half]:
+    def wait(self, timeout: float = 120.0) -> list[Half]:
         """Wait until the server has been stopped; returns the halves."""
         if not self._paused.wait(timeout):
             raise LessonError(f"the server was not asked for enough tokens within {timeout:g} s")

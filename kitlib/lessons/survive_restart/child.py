@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOLD = ("update_actor", "save_checkpoint", "update_weights")
 
 
-def run_until_killed(run_dir: Path, overrides: Sequence[str], step: int, timeout: float = 120.0) -> str:
+def run_until_killed(run_dir: Path, overrides: Sequence[str], step: int, timeout: float = 240.0) -> str:
     """Train in a child process until it kills itself while it saves `step`; returns what it has said until then.
 
     LessonError if it ends in another way or takes longer than `timeout` seconds. No process is left behind.
