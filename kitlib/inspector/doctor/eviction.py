@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
-from kitlib.inspector.doctor.scene import sessions_of, whole
+from kitlib.inspector.doctor.scene import grouped, sessions_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
 EVICTING = ("sample",)
@@ -112,9 +112,10 @@ def failed_validation(s: Situation) -> Iterator[Finding]:
     if s.stage != "validate":
         return
     lost = {}
+    registered = grouped(row for row in s.scene.rows.values() if not row.is_padding)  # with fields or without
     for uid in s.scene.settled:
         expected = s.sessions_expected(uid) or 0
-        present = len(sessions_of(s.scene.rows_of.get(uid, []))) if "_" not in uid else expected
+        present = len(sessions_of(registered.get(uid, []))) if "_" not in uid else expected
         if present < expected and not _has_rows_elsewhere(s, uid):
             lost[uid] = (present, expected)
     if not lost:

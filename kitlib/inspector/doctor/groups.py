@@ -12,7 +12,7 @@ import numpy as np
 
 from kitlib.inspector.doctor.eviction import evicted
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
-from kitlib.inspector.doctor.scene import Row, grouped, keys_of, sessions_of
+from kitlib.inspector.doctor.scene import Row, Scene, grouped, keys_of, sessions_of
 from kitlib.inspector.doctor.situation import Situation
 
 REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
@@ -57,7 +57,7 @@ def uneven_groups(s: Situation) -> Iterator[Finding]:
     """uneven_groups: groups with more sessions than rollout.n."""
     for name, scene in s.scenes.items():
         mine = name == s.partition_id
-        groups = grouped(s.real_rows) if mine else scene.rows_of
+        groups = grouped(s.real_rows) if mine else _settled_elsewhere(s, scene)
         large = {}
         for uid, rows in groups.items():
             want = s.sessions_expected(uid, name)
@@ -80,9 +80,16 @@ def uneven_groups(s: Situation) -> Iterator[Finding]:
                 "sessions": [num for num, _ in large.values()],
                 "sessions_expected": next(iter(large.values()))[1],
                 "groups": len(large),
+                "rows": sum(len(groups[uid]) for uid in large),
             },
             view="group_board",
         )
+
+
+def _settled_elsewhere(s: Situation, scene: Scene) -> dict[str, list[Row]]:
+    """Groups of another partition that belong there: with a marker, and not known to the partition of the stage."""
+    home = {*s.scene.markers, *s.scene.rows_of}
+    return {uid: rows for uid, rows in scene.rows_of.items() if uid in scene.markers and uid not in home}
 
 
 def sessions_out_of_range(s: Situation) -> Iterator[Finding]:

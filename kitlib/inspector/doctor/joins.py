@@ -13,6 +13,9 @@ from kitlib.inspector.doctor.scene import IN_FLIGHT, Row, Scene, grouped, keys_o
 from kitlib.inspector.doctor.situation import Situation
 
 
+DUE = ("submit_batch_to_rollout", "generate_sequences", "sample", "validate", "resume")  # no batch is in hand then
+
+
 def orphans(s: Situation) -> Iterator[Finding]:
     """orphan_rows: rows without a marker that no batch holds; nobody will sample or clear them."""
     for scene in s.scenes.values():
@@ -61,7 +64,7 @@ def orphan_rows(s: Situation, scene: Scene) -> list[Row]:
 def _markers_are_due(s: Situation, scene: Scene) -> bool:
     """False where rows without a marker are right: the stage has a batch in this partition and nobody told which."""
     if scene.name == s.partition_id:
-        return s.batch is not None or s.stage in ("submit_batch_to_rollout", "sample", "validate", "resume")
+        return s.batch is not None or s.stage in DUE
     return s.stage is not None
 
 

@@ -30,7 +30,7 @@ def stuck_prompts(s: Situation) -> Iterator[Finding]:
     """stuck_prompt: too few prompts have settled, and the rest does not look as if it would."""
     if not is_sampling(s) or stall(s) is not None or not is_short(s):
         return
-    blocking = [uid for uid in s.scene.in_flight if uid not in _elsewhere(s, uid)]
+    blocking = [uid for uid in s.scene.in_flight if uid not in _elsewhere(s, uid) and _has_step(s, uid)]
     done = [uid for uid in blocking if _is_done(s, uid) or s.live.get(uid) is False]
     late = [] if _still_coming(s) or done else _stragglers(s, blocking)
     stuck = done or late
@@ -182,6 +182,11 @@ def _stragglers(s: Situation, blocking: list[str]) -> list[str]:
     if not settled or len(blocking) > max(1, (settled + len(blocking)) // 4):
         return []
     return [uid for uid in blocking if not s.live.get(uid) and not _is_fresh(s, uid)]
+
+
+def _has_step(s: Situation, uid: str) -> bool:
+    """False for a marker that the sampler stops at: that is another finding."""
+    return "global_steps" in s.scene.markers[uid]
 
 
 def _is_fresh(s: Situation, uid: str) -> bool:
