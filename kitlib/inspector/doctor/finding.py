@@ -6,6 +6,7 @@ may change. The rules (kitlib.inspector.doctor.rules) list them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -67,10 +68,11 @@ class Finding:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as Python's own; lists item by item."""
+    """A number of numpy as Python's own, NaN and infinities as words (JSON has none); lists item by item."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
+    value = value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def few(keys: Sequence[str], shown: int = 4) -> str:

@@ -12,7 +12,6 @@ from kitlib.inspector.doctor.finding import Finding, clear_call, few, some, verb
 from kitlib.inspector.doctor.scene import IN_FLIGHT, Row, Scene, grouped, keys_of, whole
 from kitlib.inspector.doctor.situation import Situation
 
-
 DUE = ("submit_batch_to_rollout", "generate_sequences", "sample", "validate", "resume")  # no batch is in hand then
 
 

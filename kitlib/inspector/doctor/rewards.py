@@ -252,4 +252,4 @@ def _on_masked(scores: Any, mask: Any) -> bool:
     if not is_array(scores) or not is_array(mask) or np.shape(scores) != np.shape(mask):
         return False
     with np.errstate(invalid="ignore"):
-        return bool(np.any((scores != 0) & (mask == 0)))
+        return bool(np.any((scores != 0) & np.isfinite(scores) & (mask == 0)))
