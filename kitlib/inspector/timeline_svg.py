@@ -26,12 +26,14 @@ COLOURS = {
 }
 OTHER, REQUESTS, SYNC = PURPLE, GREEN, VERMILLION
 LEGEND = (
-    (BLUE, "update"),
-    (AMBER, "score tokens"),
-    (OTHER, "other stages"),
-    (REQUESTS, "requests at once"),
-    (SYNC, "sync"),
+    (BLUE, "U", "update"),
+    (AMBER, "o", "score tokens"),
+    (OTHER, "-", "other stages"),
+    (REQUESTS, "", "requests at once"),
+    (SYNC, "|", "sync"),
 )
+LETTERS = {colour: letter for colour, letter, _ in LEGEND}  # a colour is never the only difference
+LETTER_WIDTH = 9  # pixels; a narrower bar has none
 
 
 def draw(timelines: Sequence[Timeline], seconds: float, budget: int) -> str:
@@ -106,13 +108,16 @@ def _stages(timeline: Timeline, lane: str, scale: float, top: int) -> str:
     paths = []
     for name, spans in by_name.items():
         colour = SYNC if spans[0].kind == "sync" else COLOURS.get(name, OTHER)
-        boxes = _boxes(timeline, spans, scale, top)
+        boxes = _boxes(timeline, spans, scale)
+        drawn = "".join(f"M{left:.1f} {top}h{right - left:.2f}v{LANE}h{left - right:.2f}z" for left, right in boxes)
         title = f"{name}: {sum(span.seconds for span in spans):.2f} s in {len(spans)} spans"
-        paths.append(f'<path d="{boxes}" fill="{colour}" opacity=".75">{_title(title)}</path>')
+        paths.append(f'<path d="{drawn}" fill="{colour}" opacity=".75">{_title(title)}</path>')
+        wide = [(left + right) / 2 for left, right in boxes if right - left >= LETTER_WIDTH]
+        paths += (_text(middle - 3, top + 12, LETTERS[colour]) for middle in wide)
     return "".join(paths)
 
 
-def _boxes(timeline: Timeline, spans: Iterable[Span], scale: float, top: int) -> str:
+def _boxes(timeline: Timeline, spans: Iterable[Span], scale: float) -> list[tuple[float, float]]:
     """Boxes of at least a quarter pixel; those less than a pixel apart are drawn as one."""
     boxes: list[tuple[float, float]] = []
     for began, ended in merged(spans):
@@ -121,7 +126,7 @@ def _boxes(timeline: Timeline, spans: Iterable[Span], scale: float, top: int) ->
             boxes[-1] = (boxes[-1][0], right)
         else:
             boxes.append((left, max(right, left + 0.25)))
-    return "".join(f"M{left:.1f} {top}h{right - left:.2f}v{LANE}h{left - right:.2f}z" for left, right in boxes)
+    return boxes
 
 
 def _syncs(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:
@@ -133,15 +138,15 @@ def _syncs(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]
 
 def _legend(top: int, has_pauses: bool) -> str:
     entries, left = [], LEFT
-    for colour, words in LEGEND:
-        box = f'<path d="M{left} {top + 4}h10v10h-10z" fill="{colour}" opacity=".75"/>'
-        entries.append(box + _text(left + 14, top + 13, words))
-        left += 30 + 7 * len(words)
+    for colour, letter, words in LEGEND:
+        box = f'<path d="M{left} {top + 3}h12v12h-12z" fill="{colour}" opacity=".75"/>'
+        entries.append(box + (_text(left + 3, top + 13, letter) if letter else "") + _text(left + 16, top + 13, words))
+        left += 32 + 7 * len(words)
     return "".join(entries) + _text(left, top + 13, "- - idle" + ("   // restart" if has_pauses else ""))
 
 
 def _text(left: float, baseline: int, text: str) -> str:
-    return f'<text x="{left}" y="{baseline}" fill="currentColor">{escape(printable(text))}</text>'
+    return f'<text x="{left:.4g}" y="{baseline}" fill="currentColor">{escape(printable(text))}</text>'
 
 
 def _title(text: str) -> str:

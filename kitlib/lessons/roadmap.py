@@ -101,7 +101,7 @@ class Roadmap:
         if box.name == BESIDE:  # a second frame behind the first: many of them at once
             yield _rect(x + 4, y - 4, WIDTH, HEIGHT, _RUNS)
         yield _rect(x, y, WIDTH, HEIGHT, style)
-        faded = "" if box.runs else ";opacity:.55"
+        faded = "" if box.runs else ";opacity:.65"
         weight = "font-weight:700" if box.runs else "font-weight:400"
         yield _text(x + WIDTH / 2, y + 16, self._label(box), weight + faded)
         font = "font:10px monospace" if box.name in STAGES else "font-size:11px"

@@ -66,6 +66,26 @@ def test_a_long_dotted_name_may_go_on_in_the_next_line_where_text_flows() -> Non
     assert f">{name}<" in page
 
 
+def test_a_group_narrower_than_its_label_has_it_upright() -> None:
+    """Else the label makes the columns wide, and the page scrolls sideways."""
+    many = tuple(Column(f"field_{i}", "dataset", "center", mark=True) for i in range(10))
+    columns = (*many, Column("rm_scores", "old log-prob", "center", mark=True))
+    view = View(model(Table(columns, (tuple(mark(State.PRESENT) for _ in columns),))))
+    group_row = view.html().split("</tr>")[0]
+    upright = re.findall(r"<div style=\"writing-mode[^>]*>([^<]*)</div>", group_row)
+    assert upright == ["old log-prob"] and ">dataset<" in group_row
+    assert_same_facts(view)
+
+
+def test_coloured_glyphs_are_mixed_with_the_colour_of_the_text() -> None:
+    """A fixed colour is too faint on one of two papers."""
+    page = View(model(table())).html()
+    root = page.split(">")[0]
+    for name in re.findall(r"var\((--\w+)\)", page):
+        assert f"{name}:color-mix(in srgb,currentColor " in root
+    assert "var(--kb)" in page and not re.search(r"color:#", page)
+
+
 def test_page_has_no_address_and_needs_no_style_sheet() -> None:
     page = View(model(table(30))).html()
     assert (

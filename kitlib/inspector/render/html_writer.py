@@ -13,17 +13,19 @@ from itertools import groupby
 
 from kitlib.inspector.render.model import Cell, Column, Span, Table, ViewModel
 from kitlib.inspector.render.printable import printable
-from kitlib.inspector.render.states import State
+from kitlib.inspector.render.states import INKS, State
 
 _FONT = "12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
-_PAGE = f"font:{_FONT};overflow-x:auto;padding:4px 0"
+_PAGE = f"font:{_FONT};overflow-x:auto;padding:4px 0;{INKS}"
 _LINE = "margin:2px 0;white-space:pre-wrap;overflow-wrap:anywhere"
 _TABLE = "border-collapse:collapse;margin:4px 0;font:inherit;color:inherit;border:0"
 _RULE = "1px solid rgba(128,128,128,.55)"
 _BARE_ROW = "background:none"
+_GROUP = "vertical-align:bottom;font-weight:normal;font-style:italic;opacity:.8"
 _UPRIGHT = "writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;margin:0 auto"
 _WIDE_GAP = "&nbsp; "  # notebook exporters shrink plain blanks between two elements to one
 _LONG_WORD = re.compile(r"\S{20,}")
+LETTERS_A_MARK = 2  # of a group's label over each of its columns, if they stand upright
 NUM_MARKS_UPRIGHT = 9  # with more columns of marks than this, their names stand upright to save width
 
 
@@ -48,7 +50,7 @@ def _span(span: Span, breaks: bool = False) -> str:
     hover = f' title="{escape(printable(span.hover))}"' if span.hover else ""
     style = f' style="{span.state.look.css}"' if span.state.look.css else ""
     if span.anchor:
-        text = f'<a href="#{escape(span.anchor)}">{text}</a>'
+        text = f'<a href="#{escape(span.anchor)}" style="color:inherit">{text}</a>'
     return f"<span{hover}{style}>{text}</span>" if hover or style else text
 
 
@@ -70,7 +72,7 @@ def _table(table: Table) -> str:
     upright = sum(column.mark for column in table.columns) > NUM_MARKS_UPRIGHT
     starts = _starts(table)
     caption = f'<div style="{_LINE};margin-top:6px">{_spans(table.caption)}</div>' if table.caption.spans else ""
-    head = _group_row(table, starts) + _header_row(table, starts, upright)
+    head = _group_row(table, starts, upright) + _header_row(table, starts, upright)
     body = "".join(_row(row, table, starts) for row in table.rows)
     return f'{caption}<table style="{_TABLE}"><thead style="border:0">{head}</thead><tbody>{body}</tbody></table>'
 
@@ -91,15 +93,18 @@ def _starts(table: Table) -> list[bool]:
     return [j > 0 and column.group != table.columns[j - 1].group for j, column in enumerate(table.columns)]
 
 
-def _group_row(table: Table, starts: list[bool]) -> str:
+def _group_row(table: Table, starts: list[bool], upright: bool) -> str:
+    """The label of a group stands upright like the names below it where it is wider than its columns."""
     if not any(column.group for column in table.columns):
         return ""
     cells, position = [], 0
     for label, members in groupby(table.columns, key=lambda column: column.group):
-        num_columns = len(list(members))
-        style = _box("left", starts[position]) + ";font-weight:normal;font-style:italic;opacity:.8"
-        cells.append(f'<th colspan="{num_columns}" style="{style}">{escape(printable(label))}</th>')
-        position += num_columns
+        columns = list(members)
+        name, align = escape(printable(label)), "left"
+        if upright and all(column.mark for column in columns) and len(label) > LETTERS_A_MARK * len(columns):
+            name, align = f'<div style="{_UPRIGHT}">{name}</div>', "center"
+        cells.append(f'<th colspan="{len(columns)}" style="{_box(align, starts[position])};{_GROUP}">{name}</th>')
+        position += len(columns)
     return f'<tr style="{_BARE_ROW}">{"".join(cells)}</tr>'
 
 

@@ -10,6 +10,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from kitlib.inspector.render.states import INKS
+
 STATIC = Path(__file__).with_name("static")
 SCRIPTS = ("names.js", "data.js", "filter.js", "draw.js", "toolbar.js", "panels.js", "keyboard.js", "view.js")
 
@@ -26,5 +28,5 @@ def module() -> str:
 
 @cache
 def style_sheet() -> str:
-    """The style sheet."""
-    return (STATIC / "inspector.css").read_text(encoding="utf-8")
+    """The style sheet, with the inks of the glyphs."""
+    return f".kitlib-inspector {{ {INKS} }}\n" + (STATIC / "inspector.css").read_text(encoding="utf-8")

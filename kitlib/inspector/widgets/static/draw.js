@@ -25,6 +25,16 @@ export function brushes(palette) {
   };
 }
 
+// "var(--kb)" is mixed from the text colour of the theme; `probe`, an element of the page, wears it to tell which that is.
+function mixed(brushes, probe, text) {
+  if (brushes.mixedFor === text) return;
+  for (const state of brushes.states) {
+    probe.style.color = state.color ?? "";
+    state.ink = state.color && getComputedStyle(probe).color;
+  }
+  brushes.mixedFor = text;
+}
+
 export function shortened(name, limit) {
   if (name.length <= limit) return name;
   const head = Math.ceil(limit / 2) - 1;
@@ -63,6 +73,7 @@ export function draw(canvas, scroller, view) {
   const context = canvas.getContext("2d");
   const theme = getComputedStyle(canvas);
   const ink = { text: theme.color, paper: theme.backgroundColor, width, height };
+  mixed(view.brushes, view.probe, ink.text);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.fillStyle = ink.paper;
   context.fillRect(0, 0, width, height);
@@ -104,7 +115,7 @@ function mark(context, state, x, y, ink) {
   }
   context.globalAlpha = state.alpha;
   context.font = state.bold ? `bold ${FONT}` : FONT;
-  context.fillStyle = state.color ?? ink.text;
+  context.fillStyle = state.ink ?? ink.text;
   context.fillText(state.glyph, x + COLUMN / 2, y + ROW / 2 + 1);
 }
 
@@ -158,7 +169,8 @@ function header(context, scroller, { layout, columns }, ink) {
   for (let j = 0; j <= columns.length; j++) {
     if (j < columns.length) name(context, columns[j], layout.left + j * COLUMN - scroller.scrollLeft, layout, ink);
     if (j > 0 && (j === columns.length || columns[j].group !== columns[j - 1].group)) {
-      group(context, columns[start].group, start, j, scroller, layout, ink);
+      const part = { label: columns[start].group, from: start, to: j, isLast: j === columns.length };
+      group(context, part, scroller, layout, ink);
       start = j;
     }
   }
@@ -184,18 +196,19 @@ function name(context, column, x, layout, ink) {
   context.restore();
 }
 
-function group(context, label, from, to, scroller, layout, ink) {
+function group(context, { label, from, to, isLast }, scroller, layout, ink) {
   const left = Math.max(layout.left, layout.left + from * COLUMN - scroller.scrollLeft);
   const right = layout.left + to * COLUMN - scroller.scrollLeft;
   if (right < layout.left) return;
-  const room = Math.floor((right - left - 8) / layout.char);
+  const end = isLast ? Math.max(right, ink.width) : right; // nothing stands in its way
+  const room = Math.floor((end - left - 8) / layout.char);
   context.font = `italic ${FONT}`;
   context.textAlign = "left";
   context.fillStyle = ink.text;
   context.globalAlpha = 0.75;
   if (room > 2) context.fillText(label.length > room ? `${label.slice(0, room - 1)}…` : label, left + 4, GROUPS / 2);
   context.globalAlpha = 1;
-  rule(context, right - 0.5, 0, 0, ink.height, ink);
+  rule(context, right - 0.5, isLast ? GROUPS : 0, 0, ink.height, ink);
 }
 
 function focus(context, scroller, { cursor, layout, columns, hasFocus }, ink) {

@@ -41,8 +41,9 @@ class View {
     this.height = height;
     this.spoken = node("div", { class: "kitlib-spoken", id: `${this.id}-say`, "aria-live": "polite" });
     this.legend = node("div", { class: "kitlib-legend" });
+    this.probe = node("i", { hidden: "" });
     this.el = node("div", { class: "kitlib-inspector", "data-lm-suppress-shortcuts": "true" });
-    this.el.append(this.toolbar.el, this.scroller, this.legend, this.panels.el, this.spoken);
+    this.el.append(this.toolbar.el, this.scroller, this.legend, this.panels.el, this.spoken, this.probe);
     this.scroller.addEventListener("scroll", () => this.paintSoon());
     this.canvas.addEventListener("click", (event) => this.clicked(event));
     this.canvas.addEventListener("mousemove", (event) => this.hovered(event));
@@ -98,9 +99,9 @@ class View {
   }
 
   paint() {
-    const { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped } = this;
+    const { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped, probe } = this;
     const hasFocus = this.canvas.getRootNode().activeElement === this.canvas;
-    draw(this.canvas, this.scroller, { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped, hasFocus });
+    draw(this.canvas, this.scroller, { grid, layout, columns, rowAt, brushes, numRows, cursor, isGrouped, hasFocus, probe });
     this.el.dataset.seq = grid.frame.seq;
     this.el.dataset.rows = numRows;
     this.el.dataset.ready = "1";
