@@ -15,7 +15,8 @@ import pytest
 from tests.browser.lab import CHROMIUM_FLAGS, Lab, Notebook, chromium, why_not
 
 PREPARE = """
-import sys, threading, time, torch
+import itertools, sys, threading, time, torch
+from pathlib import Path
 from kitlib.inspector.widgets import HtmlInspector, Inspector
 from kitlib.transfer_queue import TransferQueue, acting_as, take_snapshot, watch
 from tests.inspector.queues import board_queue, marker, tag
@@ -24,7 +25,10 @@ CLOSE_ALL = """
 from kitlib.inspector.widgets import html_inspector, inspector
 for shown in [*inspector._on_a_page, *html_inspector._on_a_page]:
     shown.close()
-assert not [thread for thread in threading.enumerate() if thread.name.startswith("kitlib")]
+until = time.monotonic() + 60
+while [thread for thread in threading.enumerate() if thread.name.startswith("kitlib")]:
+    assert time.monotonic() < until, "a thread goes on"
+    time.sleep(0.05)
 """
 
 

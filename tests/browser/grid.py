@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from tests.browser.lab import Notebook
+from tests.browser.lab import SECONDS, Notebook
 
 HOVER_AT = """(canvas, [x, y]) => {
   const box = canvas.getBoundingClientRect();
@@ -50,7 +51,14 @@ class Grid:
         return self.root.get_by_role("tab", name=text)
 
     def find(self, hover: str) -> tuple[float, float]:
-        """Where on the canvas the pointer reads a text that starts with `hover`."""
+        """Where on the canvas the pointer reads a text that starts with `hover`; waits until it does somewhere."""
+        deadline = time.monotonic() + SECONDS
+        while (place := self._look_for(hover)) is None:
+            assert time.monotonic() < deadline, f"no cell in sight reads {hover!r}"
+            self.page.wait_for_timeout(100)
+        return place
+
+    def _look_for(self, hover: str) -> tuple[float, float] | None:
         canvas = self.part("canvas")
         box = canvas.bounding_box()
         for y in range(STEP, int(box["height"]), STEP):
@@ -58,13 +66,20 @@ class Grid:
                 for x in range(STEP, int(box["width"]), STEP):
                     if canvas.evaluate(HOVER_AT, [x, y]).startswith(hover):
                         return x, y
-        raise AssertionError(f"no cell in sight reads {hover!r}")
+        return None
 
     def keys(self) -> list[str]:
         """The keys in sight, from top to bottom."""
         canvas = self.part("canvas")
         hovers = [canvas.evaluate(HOVER_AT, [20, y]) for y in range(STEP, int(canvas.bounding_box()["height"]), STEP)]
         return list(dict.fromkeys(hover.split(",")[0] for hover in hovers if "," in hover))
+
+    def shows_keys(self, keys: list[str]) -> None:
+        """Wait until these keys are in sight, from top to bottom."""
+        deadline = time.monotonic() + SECONDS
+        while self.keys() != keys:
+            assert time.monotonic() < deadline, self.keys()
+            self.page.wait_for_timeout(100)
 
     def click(self, key: str, field: str) -> None:
         """Click a cell that is in sight."""

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -27,7 +28,8 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "kitlib"
-SECONDS = 30  # for anything that a page does
+NUM_PORTS = 5
+SECONDS = 120  # for anything that a page does, on a machine that is busy
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 ADD_CELL = """(source) => {
@@ -76,41 +78,47 @@ class Lab:
         news = folder / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
         news.parent.mkdir(parents=True)
         news.write_text(NO_NEWS)
-        self.port = free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
-        log = (folder / "lab.log").open("wb")
-        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}"]
+        self._runtime = tempfile.TemporaryDirectory(prefix="kitlib-")  # sockets of kernels: their paths must be short
+        if not any(self._start() for _ in range(NUM_PORTS)):  # another process may take a port that was free just now
+            raise RuntimeError(f"JupyterLab did not start:\n{(folder / 'lab.log').read_text()[-2000:]}")
+
+    def _start(self) -> bool:
+        """Start the server on a free port; False if it has ended before it answered."""
+        port = free_port()
+        self.base = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
         command += ["--ServerApp.port_retries=0", "--allow-root", f"--ServerApp.root_dir={self.notebooks}"]
         command += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
-        self._process = subprocess.Popen(
-            command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        log.close()
-        self._wait_until_up()
+        command += ["--KernelManager.transport=ipc"]  # no kernel can lose its port
+        with (self.folder / "lab.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        return self._is_up()
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        own = {name: str(self.folder / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
+        own = {"JUPYTER_CONFIG_DIR": str(self.folder / "config"), "JUPYTER_RUNTIME_DIR": self._runtime.name}
         own |= {"JUPYTER_DATA_DIR": str(self.folder / "data"), "IPYTHONDIR": str(self.folder / "ipython")}
         own |= {"JUPYTERLAB_SETTINGS_DIR": str(self.folder / "settings")}
         own |= {"JUPYTERLAB_WORKSPACES_DIR": str(self.folder / "workspaces")}
         return {**os.environ, **own, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
-    def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+    def _is_up(self) -> bool:
+        """Wait for an answer of the server; False if it has ended."""
+        while self._process.poll() is None:
             try:
                 self.api("GET", "status")
             except OSError:
                 time.sleep(0.2)
             else:
-                return
-        raise RuntimeError(f"JupyterLab did not start:\n{(self.folder / 'lab.log').read_text()[-2000:]}")
+                return True
+        return False
 
     def api(self, method: str, path: str) -> Any:
         """One call of the server's REST interface."""
         request = urllib.request.Request(f"{self.base}/api/{path}?token={TOKEN}", method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -124,10 +132,11 @@ class Lab:
         self.end_kernels()
         os.killpg(self._process.pid, signal.SIGTERM)
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=SECONDS)
+        self._runtime.cleanup()
 
 
 class Notebook:

@@ -13,8 +13,8 @@ import pytest
 from tests.browser.lab import READY, SAVE, SECONDS, TOKEN, Lab
 from tests.notebooks.reading import NAMES, PATHS
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400)]
-RUN_ALL_SECONDS = 240
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]
+RUN_ALL_SECONDS = 600
 # Started and not awaited: an evaluate that waits for cells would wait without end if one of them did.
 RUN_ALL = """() => {
   window.kitlibRun = undefined;

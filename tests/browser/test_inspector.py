@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.browser.grid import Grid
 from tests.browser.lab import Notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 BOARD = """
     tq = watch(board_queue({f"uid{i:02d}": [float((i + s) % 3 == 0) for s in range(4)] for i in range(6)}))
@@ -18,13 +17,16 @@ BOARD = """
         tq.kv_put(f"uid{i:02d}", "train", tag=marker(["pending", "running", "finished"][i % 3]))
     tq.kv_put("x_0_0", "val", {"responses": torch.tensor([1])}, tag())
 """
-WORK_FOR_SECONDS = """
-    def work(seconds):
-        until, step = time.monotonic() + seconds, 0
-        while time.monotonic() < until:
-            step += 1
-            with acting_as(stage="generate_sequences"):
-                tq.kv_put(f"w{step}_0_0", "train", {"responses": torch.tensor([1, 2])}, tag())
+WORK = """
+    def put_one(step):
+        with acting_as(stage="generate_sequences"):
+            tq.kv_put(f"w{step}_0_0", "train", {"responses": torch.tensor([1, 2])}, tag())
+
+    def work_until_there_is(file):
+        for step in itertools.count(1):
+            if file.exists():
+                return
+            put_one(step)
             time.sleep(0.2)
 """
 
@@ -47,12 +49,21 @@ def test_it_renders_what_is_there_and_judges_it(notebook: Notebook, pictures: Pa
     grid.find("x_0_0, responses: present")
 
 
-def test_updates_and_clicks_while_a_cell_runs(notebook: Notebook) -> None:
+def test_updates_and_clicks_while_a_cell_runs(notebook: Notebook, tmp_path: Path) -> None:
     """Also when the widget is displayed by the very cell that goes on to block."""
-    notebook.run(BOARD + WORK_FOR_SECONDS)
-    began = time.monotonic()
-    notebook.start("display(Inspector(tq)); work(12); print('the end')")
-    grid = Grid(notebook)
+    stop = tmp_path / "stop"
+    notebook.run(BOARD + WORK)
+    notebook.start(f"display(Inspector(tq)); work_until_there_is(Path({str(stop)!r})); print('the end')")
+    try:
+        see_what_goes_on(Grid(notebook))
+        assert "the end" not in notebook.page.locator(".jp-Cell-outputWrapper").last.inner_text()
+    finally:
+        stop.touch()
+    notebook.page.get_by_text("the end", exact=True).wait_for()
+
+
+def see_what_goes_on(grid: Grid) -> None:
+    """New rows come, and a click is answered."""
     grid.wait_for("(element) => Number(element.dataset.rows) > 33")
     grid.click("uid00_0_0", "rm_scores")
     grid.says("panel", "float32 J[4]")
@@ -60,13 +71,10 @@ def test_updates_and_clicks_while_a_cell_runs(notebook: Notebook) -> None:
     grid.says("panel", "0 0 0 1")
     before = int(grid.root.get_attribute("data-rows"))
     grid.wait_for("(element, rows) => Number(element.dataset.rows) > rows + 3", before)
-    assert time.monotonic() - began < 12, "the machine is too slow for this test to say anything"
-    assert "the end" not in notebook.page.locator(".jp-Cell-outputWrapper").last.inner_text()
-    notebook.page.get_by_text("the end", exact=True).wait_for()
 
 
 def test_a_click_names_the_writer(notebook: Notebook) -> None:
-    notebook.run(BOARD + WORK_FOR_SECONDS + "    work(0.1)\n    Inspector(tq)")
+    notebook.run(BOARD + WORK + "\n    put_one(1)\n    Inspector(tq)")
     grid = Grid(notebook)
     grid.part("filter").fill("w1_")
     grid.shows(1)
@@ -120,19 +128,19 @@ def test_rows_of_a_uid_can_be_shown_together(notebook: Notebook, pictures: Path)
     grid = Grid(notebook)
     grid.shows(9)
     in_order = [f"{uid}_{session}_0" for session in range(3) for uid in ("aa", "bb", "cc")]
-    assert grid.keys() == in_order
+    grid.shows_keys(in_order)
     button = grid.root.get_by_role("button", name="by uid")
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
-    assert grid.keys() == sorted(in_order)
+    grid.shows_keys(sorted(in_order))
     notebook.run("tq.kv_put('aa_3_0', 'train', {'responses': torch.tensor([1])}, tag())")
     grid.shows(10)
-    assert grid.keys() == sorted([*in_order, "aa_3_0"])
+    grid.shows_keys(sorted([*in_order, "aa_3_0"]))
     grid.click("cc_1_0", "responses")
     grid.says("title", "cc_1_0")
     notebook.page.screenshot(path=pictures / "by_uid.png")
     button.click()
-    assert grid.keys() == [*in_order, "aa_3_0"]
+    grid.shows_keys([*in_order, "aa_3_0"])
 
 
 def test_the_panel_says_what_sample_waits_for(notebook: Notebook, pictures: Path) -> None:
@@ -221,7 +229,12 @@ def test_two_views_share_the_picture_and_keep_their_filters(notebook: Notebook) 
     notebook.run("shown.stage = 'compute_advantage'")
     for grid in (first, second):
         grid.says("verdict", "NOT READY")
-    notebook.run("assert len(shown._requests.views) == 2")
+    notebook.run("""
+        until = time.monotonic() + 60
+        while len(shown._requests.views) != 2:
+            assert time.monotonic() < until, shown._requests.views
+            time.sleep(0.05)
+    """)
 
 
 def test_the_slider_walks_through_a_recording(notebook: Notebook) -> None:

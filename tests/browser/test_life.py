@@ -8,7 +8,7 @@ import pytest
 from tests.browser.grid import Grid
 from tests.browser.lab import Notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 
 def test_a_lost_message_is_noticed_and_mended(notebook: Notebook) -> None:
@@ -47,7 +47,7 @@ def test_close_leaves_the_final_state_as_a_static_view(notebook: Notebook) -> No
     Grid(notebook).shows(2)
     notebook.run("tq.kv_put('b_0_0', 'train', {'responses': torch.tensor([1])}, tag())\nshown.close()")
     notebook.page.locator(".kitlib-view", has_text="3 rows").first.wait_for()
-    assert notebook.page.locator(".kitlib-inspector").count() == 0
+    notebook.page.locator(".kitlib-inspector").wait_for(state="detached")
     (output,) = notebook.save().cells[index].outputs
     assert set(output.data) == {"text/plain", "text/html"}
     assert "3 rows" in output.data["text/html"] and "3 rows" in output.data["text/plain"]
@@ -68,7 +68,7 @@ def test_forgotten_once_no_page_shows_it_and_nobody_holds_it(notebook: Notebook)
     notebook.clear()
     notebook.run("""
         import gc
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while any(thread.name == "kitlib inspector" for thread in threading.enumerate()):
             gc.collect()
             time.sleep(0.1)
