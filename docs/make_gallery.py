@@ -36,9 +36,9 @@ from kitlib.inspector import (
     why_waiting,
 )
 from kitlib.inspector.doctor import check_run, doctor
+from kitlib.inspector.doctor.rules import RULES
 from kitlib.inspector.page import Section, write_page
 from kitlib.inspector.timeline_view import time_line
-from kitlib.models import load_tokenizer
 from kitlib.paths import data_path
 from kitlib.run.history import RunHistory
 from kitlib.run.recording import RunRecorder
@@ -95,7 +95,6 @@ def recorded(recording: Recording) -> Iterator[Section]:
     before = recording.find("balance_batch", 3), recording.find("compute_old_log_prob", 3)
     config: Any = recording.config
     row = telling_row(recording.find("update_actor", 3))
-    tokenizer = load_tokenizer(config.select("actor_rollout_ref.model.path"))
     at = "moment = recording.find('compute_advantage', step=3)"
     yield Section(
         "presence",
@@ -112,9 +111,9 @@ def recorded(recording: Recording) -> Iterator[Section]:
     )
     yield Section(
         "tokens",
-        tokens(recording.find("update_actor", 3), row, tokenizer),
+        tokens(recording.find("update_actor", 3), row),
         "Which tokens are trained, and how hard? Point at a token to read its numbers.",
-        f"tokens(recording.find('update_actor', 3), {row!r}, tokenizer)    # with kitlib.record_update=true",
+        f"tokens(recording.find('update_actor', 3), {row!r})    # with kitlib.record_update=true",
     )
     yield Section(
         "diff",
@@ -198,7 +197,7 @@ def live(runner: TaskRunner) -> Iterator[Section]:
     yield Section(
         "doctor",
         doctor(trainer.tq, **asked).view,
-        "What is wrong, which keys, and what to do? 74 rules have looked at the same batch.",
+        f"What is wrong, which keys, and what to do? {len(RULES)} rules have looked at the same batch.",
         "doctor(trainer.tq, stage='compute_advantage', config=config, batch=batch, global_steps=1)",
     )
     yield Section(

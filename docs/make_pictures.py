@@ -99,5 +99,5 @@ def picture_of_the_widget(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    screenshot(view_of_a_lost_reward(), HERE / "presence.png", "1300,400")
+    screenshot(view_of_a_lost_reward(), HERE / "presence.png", "1300,430")
     picture_of_the_widget(HERE / "widget.png")
