@@ -16,7 +16,7 @@ from kitlib.inspector.doctor.scene import Row, grouped, keys_of, last_outputs
 from kitlib.inspector.doctor.situation import Situation
 
 RESERVED = ("reward",)
-MANY_ROWS, MANY_TOKENS = 4, 8  # so many rows of a single prompt do not agree in so many tokens by chance
+MANY_ROWS, MANY_TOKENS = 4, 4  # where all groups repeat one row, so many and so long ones do not agree by chance
 MANY_KEYS = 1000  # distinct reward keys after which a key is data, not a name
 
 
@@ -110,7 +110,7 @@ def hidden_aborts(s: Situation) -> Iterator[Finding]:
 
 
 def duplicate_content(s: Situation) -> Iterator[Finding]:
-    """duplicate_content (reads prompts, responses): one sample in every row of several prompts, or of the batch."""
+    """duplicate_content (reads prompts, responses): one sample in every row of several prompts, or of each prompt."""
     rows = s.readable_rows
     if s.is_before_sampling or len(rows) < 3:
         return
@@ -123,7 +123,7 @@ def duplicate_content(s: Situation) -> Iterator[Finding]:
         seen = {content.get(row.key, row.key.encode()) for row in members}
         if len(seen) == 1:
             single.setdefault(seen.pop(), []).append(uid)
-    least = 1 if _is_one_long_sample(rows, responses) else 2
+    least = 1 if _is_copied(rows, responses, sum(map(len, single.values()))) else 2
     repeated = {uid for uids in single.values() if len(uids) >= least for uid in uids}
     same = [row for row in rows if row.uid in repeated]
     if len(same) < 3:
@@ -134,7 +134,8 @@ def duplicate_content(s: Situation) -> Iterator[Finding]:
         "warning",
         f"{some(len(same), 'row')} of {some(len(repeated), 'prompt')} hold {some(distinct, 'distinct sequence')}: the "
         "same sample was stored again and again.",
-        "See whether a buffer returned one slot for every key, and submit these prompts again.",
+        "See whether a buffer returned one slot for every key, or generation was greedy "
+        "(actor_rollout_ref.rollout.temperature), and submit these prompts again.",
         s.partition_id,
         keys_of(same),
         ("prompts", "responses"),
@@ -143,11 +144,12 @@ def duplicate_content(s: Situation) -> Iterator[Finding]:
     )
 
 
-def _is_one_long_sample(rows: Sequence[Row], responses: Mapping[str, Any]) -> bool:
-    """True for a batch of one prompt that is large and long enough to tell; a short answer may well come twice."""
+def _is_copied(rows: Sequence[Row], responses: Mapping[str, Any], num_single: int) -> bool:
+    """True if every group is one row again and again, and long enough to tell: a short answer may well come twice."""
+    num_groups = len({row.uid for row in rows})
     return (
-        len(rows) >= MANY_ROWS
-        and len({row.uid for row in rows}) == 1
+        len(rows) >= max(MANY_ROWS, 2 * num_groups)
+        and num_single == num_groups
         and min((np.size(value) for value in responses.values()), default=0) >= MANY_TOKENS
     )
 

@@ -95,7 +95,7 @@ def ragged_dim(s: Situation) -> Iterator[Finding]:
 def one_element_rows(s: Situation) -> Iterator[Finding]:
     """one_element_rows: a number a row, written as a tensor of one element; it comes back jagged."""
     for field in s.scene.partition.fields:
-        if field in FIELDS:
+        if field in FIELDS and FIELDS[field].layout != "object":
             continue
         cells = _cells(s, s.rows, field)
         rows = [key for key, cell in cells.items() if cell.shape == (1,) and cell.layout == "row"]

@@ -91,28 +91,26 @@ def narrowed_handle(s: Situation) -> Iterator[Finding]:
 
 def missing_images(s: Situation) -> Iterator[Finding]:
     """images_missing (reads raw_prompt, multi_modal_inputs): the prompt shows an image, the row has none."""
-    flat = [row for row in s.readable_rows if _dims(s, row, "position_ids") == 1]
-    prompts = s.read("raw_prompt", flat)
-    with_images = [row for row in flat if _has_image(prompts.get(row.key))]
-    others = [row for row in s.readable_rows if _dims(s, row, "position_ids") != 1] if with_images else []
-    seen = [key for key, prompt in s.read("raw_prompt", others).items() if _has_image(prompt)]
+    prompts = s.read("raw_prompt", s.readable_rows)
+    with_images = [row for row in s.readable_rows if _has_image(prompts.get(row.key))]
     inputs = s.read("multi_modal_inputs", with_images)
     without = [row for row in with_images if not inputs.get(row.key)]
+    dims = {_dims(s, row, "position_ids") for row in without}
     if without:
         yield Finding(
             "images_missing",
             "error",
             f"{some(len(without), 'prompt')} {verb(len(without), 'contains', 'contain')} an image part, but "
-            f"{few(keys_of(without))} {verb(len(without), 'has', 'have')} no multi_modal_inputs and position_ids of "
-            "one dim: the forward pass will not see the images.",
+            f"{few(keys_of(without))} {verb(len(without), 'has', 'have')} no multi_modal_inputs"
+            f"{' and position_ids of one dim' if dims == {1} else ''}: the forward pass will not see the images.",
             "Let the agent loop return the processed images (multi_modal_data) with its output.",
             s.partition_id,
             keys_of(without),
-            ("multi_modal_inputs", "position_ids"),
+            ("multi_modal_inputs", "position_ids") if dims == {1} else ("multi_modal_inputs",),
             {
-                "prompts_with_images": len(with_images) + len(seen),
-                "rows_with_inputs": len(with_images) - len(without) + len(seen),
-                "position_ids_dims": 1,
+                "prompts_with_images": len(with_images),
+                "rows_with_inputs": len(with_images) - len(without),
+                "position_ids_dims": min((num for num in dims if num), default=None),
             },
         )
 

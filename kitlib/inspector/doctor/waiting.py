@@ -28,7 +28,7 @@ TRAINING = tuple(name for name in STAGES if name.startswith(("compute_", "update
 
 def stuck_prompts(s: Situation) -> Iterator[Finding]:
     """stuck_prompt: too few prompts have settled, and the rest does not look as if it would."""
-    if not is_sampling(s) or stall(s) is not None or not is_short(s):
+    if not is_sampling(s) or stall(s) is not None or not (is_short(s) or drains(s)):
         return
     blocking = [uid for uid in s.scene.in_flight if uid not in _elsewhere(s, uid) and _has_step(s, uid)]
     done = [uid for uid in blocking if _is_done(s, uid) or s.live.get(uid) is False]
@@ -41,7 +41,8 @@ def stuck_prompts(s: Situation) -> Iterator[Finding]:
     yield Finding(
         "stuck_prompt",
         "error" if done else "warning",
-        f"sample needs {some(s.needed or 0, 'settled prompt')} and has {len(s.scene.settled)}. It waits for "
+        f"sample needs {some(s.needed or 0, 'settled prompt')} and has {len(s.scene.settled)}"
+        f"{', but with the group filter nothing may be in flight' if not is_short(s) else ''}. It waits for "
         f"{few(stuck)}, {_status(s.scene, first)}; {_what_is_missing(s, first)}",
         f"If its rows are whole, tq.kv_put(key={first!r}, partition_id={s.partition_id!r}, tag={_finished(s, first)}); "
         "else clear the prompt with its rows and submit it again."
@@ -153,6 +154,11 @@ def is_short(s: Situation) -> bool:
     """True if the sampler cannot take its batch yet."""
     going = evicted(s)
     return s.needed is not None and len([uid for uid in s.scene.settled if uid not in going]) < s.needed
+
+
+def drains(s: Situation) -> bool:
+    """True in sync mode with a group filter: the batch is taken when nothing is in flight any more."""
+    return s.choices.mode == "sync" and s.choices.filter_metric is not None and s.partition_id != "val"
 
 
 def stall(s: Situation) -> float | None:
