@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from kitlib.inspector import presence
+from kitlib.inspector.page import Section, write_page
 from tests.browser.grid import Grid
-from tests.browser.lab import Notebook
+from tests.browser.lab import Lab, Notebook
+from tests.inspector.queues import AGENT_LOOP, GRPO, OLD, keys_of, partition, snapshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
 CONTRAST = "\n".join(
@@ -122,3 +125,17 @@ def test_a_wide_presence_table_does_not_scroll_sideways(notebook: Notebook, pict
     view.screenshot(path=pictures / "wide_presence.png")
     wanted, there = view.evaluate(WIDTH)
     assert there <= 1100 and wanted <= there, (wanted, there)
+
+
+def test_nor_does_it_on_a_saved_page_of_1100_pixels(lab_and_browser: tuple[Lab, Any], pictures: Path) -> None:
+    trained = ("prompt", "ability", "dummy_tensor", "advantages", "returns", "update_log_probs", "loss_share")
+    part = partition(keys_of(n=4), (*AGENT_LOOP, *OLD, *trained), [(keys_of(n=4)[0], "rm_scores")])
+    view = presence(snapshot(part), "update_actor", GRPO)
+    page = lab_and_browser[1].new_page(viewport={"width": 1100, "height": 600})
+    try:
+        page.set_content(write_page([Section("presence", view)], "saved"))
+        page.screenshot(path=pictures / "saved_page.png")
+        wanted, there = page.locator(".kitlib-view").evaluate(WIDTH)
+    finally:
+        page.close()
+    assert len(view.model.tables[0].columns) > 33 and wanted <= there, (wanted, there)
