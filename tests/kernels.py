@@ -16,7 +16,7 @@ import jupyter_client
 from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
-PATIENCE = {"timeout": 240, "startup_timeout": 240, "iopub_timeout": 240}  # seconds, of a NotebookClient
+PATIENCE = {"timeout": 600, "startup_timeout": 240, "iopub_timeout": 240}  # seconds, of a NotebookClient
 
 
 @cache

@@ -90,7 +90,6 @@ class TestDropped:
         assert mistake in words(check_dropped(answer, buffer, 5))
 
 
-@pytest.mark.timeout(120)
 class TestInterruption:
     def test_what_was_made_stays_and_the_server_goes_on(self, trainer: PPOTrainer) -> None:
         server = trainer.checkpoint_manager.replicas[0]
@@ -120,7 +119,6 @@ class TestInterruption:
         assert not half.begins([5, 6, 7], [-0.1, -0.25, -0.3])
 
 
-@pytest.mark.timeout(120)
 def test_the_steps_of_a_run_repeat_themselves(trainer: PPOTrainer) -> None:
     steps = run_steps(trainer, 3)
     ages = [step["training/off_policy/trajectory_staleness_worst/max"] for step in steps]
@@ -128,7 +126,6 @@ def test_the_steps_of_a_run_repeat_themselves(trainer: PPOTrainer) -> None:
     assert not trainer.agent_loop_manager.ledger.running()
 
 
-@pytest.mark.timeout(120)
 def test_a_step_of_separate_async_has_several_updates() -> None:
     runner, updates_a_step = TaskRunner(), ["trainer.v1.separate_async.parameter_sync_step=2"]
     pool = ["actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"]

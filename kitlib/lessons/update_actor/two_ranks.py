@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from kitlib.algos.aggregation import agg_loss
 
-WORLD_SIZE, TIMEOUT = 2, 120
+WORLD_SIZE, TIMEOUT = 2, 240
 MASK = torch.tensor([[1, 0, 0], [1, 1, 1]]).bool()  # [2 answers, 3 tokens]
 NUM_TOKENS = int(MASK.sum())
 
