@@ -51,7 +51,12 @@ def mispaired_advantages(s: Situation) -> Iterator[Finding]:
         s.partition_id,
         keys_of(wrong),
         ("advantages",),
-        {"rows": len(wrong), "of": len(known)},
+        {
+            "rows": len(wrong),
+            "of": len(known),
+            "advantage": round(stored[first.key], 4),
+            "expected": round(expected[first.key], 4),
+        },
         view="group_board",
     )
 

@@ -77,6 +77,8 @@ def failed_groups(s: Situation) -> Iterator[Finding]:
         "rows_expected": expected,
         "refill": len(failed) if refills(s) else 0,
         "failed": len(failed),
+        "settled": len(s.scene.settled),
+        "in_flight": len(s.scene.in_flight),
         "needed": s.needed,
         "left": rest,
     }
@@ -133,6 +135,8 @@ def failed_validation(s: Situation) -> Iterator[Finding]:
         numbers={
             "rows": rows,
             "rows_expected": expected,
+            "sessions": rows,
+            "sessions_expected": expected,
             "sessions_lost": expected - rows,
             "failed": len(s.scene.with_status(["failure"])),
             "prompts": len(s.scene.markers),

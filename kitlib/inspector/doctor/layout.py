@@ -64,7 +64,7 @@ def dense_write(s: Situation) -> Iterator[Finding]:
                 partition_id,
                 tuple(keys),
                 tuple(dense),
-                {"rows": len(keys)},
+                {"rows": len(keys), "width": (_columns_of(put)[dense[0]].get("shape") or [None])[-1]},
             )
 
 

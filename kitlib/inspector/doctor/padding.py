@@ -164,7 +164,7 @@ def stand_ins(s: Situation) -> Iterator[Finding]:
             s.partition_id,
             keys_of(bad),
             ("response_mask",),
-            {"rows": len(bad)},
+            {"rows": len(bad), "response_len": int(np.size(tokens[bad[0].key])), "valid_tokens": 0},
             view="tokens",
         )
 
