@@ -167,7 +167,8 @@ def _sizes(s: Situation) -> dict[str, tuple[int, int]]:
         registered = grouped(row for row in s.scene.rows.values() if not row.is_padding)  # with fields or without
         groups = {uid: registered.get(uid, []) for uid in uids if "_" not in uid}
     else:
-        groups = grouped(row for row in (*s.real_rows, *_bare(s)) if row.is_readable)
+        torn = _torn(s)
+        groups = grouped(row for row in (*s.real_rows, *_bare(s)) if row.is_readable and row.uid not in torn)
     return {uid: (len(sessions_of(rows)), s.sessions_expected(uid) or 0) for uid, rows in groups.items()}
 
 
@@ -175,6 +176,12 @@ def _bare(s: Situation) -> list[Row]:
     """Rows of the batch that are registered without a field: their session is not lost, they have a finding."""
     rows = [s.scene.rows[key] for key in s.batch.keys if key in s.scene.rows] if s.batch is not None else []
     return [row for row in rows if not row.num_fields]
+
+
+def _torn(s: Situation) -> set[str]:
+    """uids of the batch of which a key is gone from the queue: their rows were there, that is another finding."""
+    keys = s.batch.keys if s.batch is not None else ()
+    return {key.rsplit("_", 2)[0] for key in keys if key not in s.scene.rows}
 
 
 def _in_other(s: Situation, uid: str) -> bool:

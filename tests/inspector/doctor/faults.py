@@ -221,7 +221,7 @@ FAULTS: dict[str, Fault] = {
     "cleared_marker": Fault(cleared_marker, ("sample",), also=("orphan_rows",)),
     "lost_marker": Fault(lost_marker, ("sample", "old_log_prob", "advantage")),
     "lost_session": Fault(lost_session, ("sample", *BATCH)),
-    "gone_key": Fault(gone_key, BATCH, also=("short_group",)),
+    "gone_key": Fault(gone_key, BATCH),
     "in_val_too": Fault(in_val_too, ("sample", *BATCH), also=("orphan_rows",)),
     "no_version": Fault(no_version, ("update_actor", "compute_metrics")),
     "version_from_the_future": Fault(version_from_the_future, ("sample", "compute_metrics")),
