@@ -180,6 +180,8 @@ def test_parts_of_a_run_are_one_picture_and_the_restart_counts_for_nothing() -> 
     assert bar(timeline, DRIVER, 10.5, num_bins=21) == "····UUUUU|/····UUUUU|"
     assert bar(timeline, "server-0", 10.5, num_bins=21) == "██▄▄      /██▄▄      "
     assert joined([two_steps()]) == two_steps()
+    often = joined([two_steps().steps(1, 1) for _ in range(101)])
+    assert often.extent == pytest.approx(1.25 * often.seconds), "many restarts leave room for the run"
     assert timeline.between(timeline.began, timeline.began + 4).pauses == ()
 
 

@@ -33,7 +33,7 @@ from kitlib.errors import KitError
 Kind = Literal["work", "wait", "sync", "request"]
 DRIVER, RANK, SERVER = "driver", "rank", "server"
 WAITS = {"sample", "generate_sequences", "validate"}  # the driver waits for the servers
-PAUSE_SHARE = 0.05  # width of a pause on the axis, of the running time
+PAUSE_SHARE, MOST_PAUSED = 0.05, 0.25  # width of a pause on the axis, and of all of them, of the running time
 
 
 class EmptyTimelineError(KitError):
@@ -201,7 +201,7 @@ def joined(parts: Sequence[Timeline]) -> Timeline:
     parts = sorted(parts, key=lambda part: part.began)
     if len(parts) == 1:
         return parts[0]
-    width = PAUSE_SHARE * sum(part.seconds for part in parts)
+    width = min(PAUSE_SHARE, MOST_PAUSED / (len(parts) - 1)) * sum(part.seconds for part in parts)
     spans, pauses, ended = list(parts[0].spans), list[Pause](), parts[0].ended
     for before, part in pairwise(parts):
         shift = ended + width - part.began
