@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -127,6 +128,22 @@ def test_a_stage_is_timed_and_recorded() -> None:
     assert end.error is None
     assert owner.timing_raw["adv"] == pytest.approx(end.seconds)
     assert owner.signed == ["compute_advantage"]
+
+
+def test_the_time_of_the_observers_is_no_time_of_the_stage() -> None:
+    """Neither its length nor its begin: else its end would lie before the end of what it has waited for."""
+    looked: list[float] = []
+
+    class Watched(Owner):
+        def on_stage(self, record: StageRecord) -> None:
+            super().on_stage(record)
+            time.sleep(0.001)
+            looked.append(time.time())
+
+    owner = Watched({"u_0_0": set(READS)})
+    owner.compute_advantage(Batch(["u_0_0"]))
+    begin, end = owner.records
+    assert begin.started < looked[0] <= end.started
 
 
 def test_rows_are_counted_in_a_handle_in_a_batch_of_prompts_and_else_in_the_result() -> None:
