@@ -142,7 +142,7 @@ def _legend(top: int, has_pauses: bool) -> str:
         box = f'<path d="M{left} {top + 3}h12v12h-12z" fill="{colour}" opacity=".75"/>'
         entries.append(box + (_text(left + 3, top + 13, letter) if letter else "") + _text(left + 16, top + 13, words))
         left += 32 + 7 * len(words)
-    return "".join(entries) + _text(left, top + 13, "- - idle" + ("   // restart" if has_pauses else ""))
+    return "".join(entries) + _text(left, top + 13, "- - idle" + (",  // restart" if has_pauses else ""))
 
 
 def _text(left: float, baseline: int, text: str) -> str:
