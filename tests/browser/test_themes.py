@@ -5,6 +5,8 @@ The pictures lie beside those of the other browser tests.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,21 @@ import pytest
 from kitlib.inspector import presence
 from kitlib.inspector.page import Section, write_page
 from tests.browser.grid import Grid
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import SECONDS, Lab, Notebook
 from tests.inspector.queues import AGENT_LOOP, GRPO, OLD, keys_of, partition, snapshot
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 CONTRAST = "\n".join(
     line for line in Path(__file__).with_name("contrast.js").read_text().splitlines() if not line.startswith("//")
 )
 THEMES = ("JupyterLab Light", "JupyterLab Dark")
 CHANGE_THEME = """async (theme) => {
   await window.jupyterapp.commands.execute('apputils:change-theme', { theme });
+}"""
+WORN = """(isLight) => {
+  const paper = getComputedStyle(document.body).getPropertyValue('--jp-layout-color0').trim();
+  const isWhite = ['white', '#fff', '#ffffff'].includes(paper);
+  return document.body.dataset.jpThemeLight === String(isLight) && isWhite === isLight;
 }"""
 WIDTH = "(element) => [element.scrollWidth, element.clientWidth]"
 
@@ -53,11 +60,21 @@ VIEWS = """
 
 
 def in_theme(notebook: Notebook, theme: str) -> None:
-    """Change the theme and wait until the page wears it."""
-    notebook.page.evaluate(CHANGE_THEME, theme)
-    is_light = str("Dark" not in theme).lower()
-    notebook.page.wait_for_selector(f"body[data-jp-theme-light='{is_light}']", state="attached")
-    notebook.page.wait_for_timeout(300)  # its style sheet
+    """Change the theme; wait until the page wears it and the splash is gone, over which a second change would trip."""
+    is_light = "Dark" not in theme
+    if not notebook.page.evaluate(WORN, is_light):
+        notebook.page.evaluate(CHANGE_THEME, theme)
+        notebook.page.wait_for_function(WORN, arg=is_light)
+    notebook.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+
+def settled(page: Any, read: Callable[[], Any], is_good: Callable[[Any], bool]) -> Any:
+    """What `read` gives once it is good: colours fade, a canvas is painted a frame later. What it gives at last if it
+    never is."""
+    deadline = time.monotonic() + SECONDS
+    while not is_good(value := read()) and time.monotonic() < deadline:
+        page.wait_for_timeout(50)
+    return value
 
 
 def faint(notebook: Notebook, element: Any, picture: Path) -> dict[str, list[str]]:
@@ -66,8 +83,8 @@ def faint(notebook: Notebook, element: Any, picture: Path) -> dict[str, list[str
     try:
         for theme in THEMES:
             in_theme(notebook, theme)
+            found[theme] = settled(notebook.page, lambda: element.evaluate(CONTRAST), lambda texts: not texts)
             element.screenshot(path=picture.with_name(f"{picture.name}_{theme.split()[-1].lower()}.png"))
-            found[theme] = element.evaluate(CONTRAST)
     finally:
         in_theme(notebook, THEMES[0])
     return {theme: texts for theme, texts in found.items() if texts}
@@ -110,9 +127,9 @@ def test_the_glyphs_on_the_canvas_follow_the_theme(notebook: Notebook) -> None:
     }"""
     inks = []
     try:
-        for theme in THEMES:
+        for theme, is_good in zip(THEMES, (lambda ink: ink[0] < 47, lambda ink: ink[0] > 47), strict=True):
             in_theme(notebook, theme)
-            inks.append(grid.part("canvas").evaluate(read, [x, y]))
+            inks.append(settled(notebook.page, lambda: grid.part("canvas").evaluate(read, [x, y]), is_good))
     finally:
         in_theme(notebook, THEMES[0])
     (light_red, *_), (dark_red, *_) = inks
