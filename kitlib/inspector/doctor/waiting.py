@@ -31,7 +31,7 @@ def stuck_prompts(s: Situation) -> Iterator[Finding]:
     if not is_sampling(s) or stall(s) is not None or not (is_short(s) or drains(s)):
         return
     blocking = [uid for uid in s.scene.in_flight if uid not in _elsewhere(s, uid) and _has_step(s, uid)]
-    done = [uid for uid in blocking if _is_done(s, uid) or s.live.get(uid) is False]
+    done = [uid for uid in blocking if s.live.get(uid) is False or (_is_done(s, uid) and not s.live.get(uid))]
     late = [] if _still_coming(s) or done else _stragglers(s, blocking)
     stuck = done or late
     if not stuck:

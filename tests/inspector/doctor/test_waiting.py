@@ -48,6 +48,18 @@ def test_the_wait_tells_slow_from_dead(is_live: bool | None, severity: str | Non
         assert f"tq.kv_put(key='{uid}'" in report.errors[0].way_out
 
 
+@pytest.mark.parametrize(("is_live", "is_stuck"), [(True, False), (None, True)])
+def test_a_task_that_is_about_to_write_the_status_of_a_whole_prompt_is_not_stuck(
+    is_live: bool | None, is_stuck: bool
+) -> None:
+    raw = state("sample", 4, 4, seed=3)
+    one = markers_of(raw)[1]
+    one["tag"]["status"] = "running"
+    waiting = wait(one["key"], is_live)
+    report = doctor(queue_of(raw), stage="sample", config=raw["config"], global_steps=7, waiting=waiting)
+    assert bool(report.of("stuck_prompt")) is is_stuck
+
+
 def test_the_report_of_a_get() -> None:
     raw = state("advantage", 3, 4, seed=0)
     row = rows_of(raw)[4]
