@@ -12,7 +12,7 @@ import numpy as np
 
 from kitlib.inspector.doctor.eviction import evicted
 from kitlib.inspector.doctor.finding import Finding, few, some, verb
-from kitlib.inspector.doctor.scene import Row, Scene, grouped, keys_of, sessions_of
+from kitlib.inspector.doctor.scene import Row, Scene, grouped, keys_of, read_key, sessions_of
 from kitlib.inspector.doctor.situation import Situation
 
 REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
@@ -181,7 +181,7 @@ def _bare(s: Situation) -> list[Row]:
 def _torn(s: Situation) -> set[str]:
     """uids of the batch of which a key is gone from the queue: their rows were there, that is another finding."""
     keys = s.batch.keys if s.batch is not None else ()
-    return {key.rsplit("_", 2)[0] for key in keys if key not in s.scene.rows}
+    return {read_key(key)[0] for key in keys if key not in s.scene.rows}
 
 
 def _in_other(s: Situation, uid: str) -> bool:

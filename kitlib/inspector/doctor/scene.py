@@ -139,13 +139,13 @@ def scene_of(partition: PartitionSnapshot) -> Scene:
             padding = _is_padding(key, tag)
             rows[key] = Row(key, position, tag, uid, int(session_id), int(index), counts[position], padding)
         elif counts[position]:
-            rows[key] = Row(key, position, tag, *_read(key), counts[position], _is_padding(key, tag))
+            rows[key] = Row(key, position, tag, *read_key(key), counts[position], _is_padding(key, tag))
         else:
             (ghosts if not tag or _STATE_TAGS & tag.keys() else notes).append(key)
     return Scene(partition, markers, rows, tuple(ghosts), tuple(notes))
 
 
-def _read(key: str) -> tuple[str, int | None, int | None]:
+def read_key(key: str) -> tuple[str, int | None, int | None]:
     """(uid, session_id, index) of an unusual key as the advantage stage cuts it: only the index must be a number."""
     parts = key.rsplit("_", 2)
     index = _number(parts[-1])
